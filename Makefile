@@ -1,0 +1,43 @@
+# Two commands for newcomers: `make train` and `make test`. Each sets everything up in a fresh clone.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: help setup train test check format learn-check bench docs clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.installed  ## Make .venv with the pinned packages
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+train: setup  ## Train SAC on Pendulum-v1 (a minute or two) and say where the result lies
+	$(BIN)/rl-training train sac/pendulum
+
+test: check  ## Format, lint and type checks, then the whole quick suite
+	$(BIN)/pytest -n auto -m "not slow"
+
+check: setup  ## Formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup  ## Put the code in shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+learn-check: setup  ## Learning runs with thresholds, three seeds each
+	$(BIN)/pytest -m slow -rA
+
+bench: setup  ## Updates and steps per second on this machine
+	$(BIN)/python benchmarks/speed.py
+
+docs: setup  ## Build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean:  ## Remove what the other commands made, except runs/
+	rm -rf $(VENV) site build .pytest_cache .mypy_cache .ruff_cache src/*.egg-info

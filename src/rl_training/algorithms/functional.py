@@ -1,0 +1,77 @@
+"""Small pure pieces that the algorithms are composed of."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.types import Batch, Metrics, Terms
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def td_target(batch: Batch, next_values: Tensor, *, gamma: float) -> Tensor:
+    """y = r + gamma (1 - terminated) V(s'), ``(batch,)``.
+
+    ``dones`` must mean *terminated*: a time limit bootstraps like any other step. A batch of n-step transitions
+    carries ``discounts`` (gamma to the power of the steps each row spans), which then replace ``gamma``.
+    """
+    rewards = batch["rewards"]
+    if next_values.shape != rewards.shape:  # (batch,) against (batch, 1) would broadcast to (batch, batch)
+        raise ValueError(f"next_values must have the shape of rewards {tuple(rewards.shape)}, got {tuple(next_values.shape)}")
+    return rewards + batch.get("discounts", gamma) * (1.0 - batch["dones"]) * next_values
+
+
+def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
+    """Mean squared error of two tensors that must have one shape."""
+    if prediction.shape != target.shape:
+        raise ValueError(f"prediction {tuple(prediction.shape)} and target {tuple(target.shape)} differ in shape")
+    return (prediction - target).square().mean()
+
+
+def twin_critic_loss(*, q1: Tensor, q2: Tensor, target_q: Tensor) -> Terms:
+    """Sum over both critics of the mean squared TD error; all arguments ``(batch,)``."""
+    return {
+        "critic_loss": squared_error(q1, target_q) + squared_error(q2, target_q),
+        "q_mean": (q1.detach().mean() + q2.detach().mean()) * 0.5,
+        "target_q_mean": target_q.mean(),
+    }
+
+
+def as_floats(terms: Mapping[str, Tensor | float]) -> Metrics:
+    """Plain numbers, fetched from the device in one go."""
+    tensors = [value.detach().float().reshape(()) for value in terms.values() if isinstance(value, Tensor)]
+    fetched = iter(torch.stack(tensors).tolist() if tensors else ())
+    return {name: next(fetched) if isinstance(value, Tensor) else float(value) for name, value in terms.items()}
+
+
+def first_non_finite(terms: Mapping[str, Tensor | float]) -> str | None:
+    """Name of the first term that is NaN or infinite, if any."""
+    return next((name for name, value in as_floats(terms).items() if not math.isfinite(value)), None)
+
+
+def frozen_copy(module: ModuleT) -> ModuleT:
+    """A copy that no optimiser moves: the start of a target network."""
+    return copy.deepcopy(module).requires_grad_(False)
+
+
+def flatten_parameters(parameters: Iterable[Tensor]) -> Tensor:
+    """Lay tensors out in one buffer, of which they become views; returns the buffer.
+
+    One buffer makes a Polyak step or an optimiser step a single call instead of one per layer.
+    """
+    parameters = list(parameters)
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+    for parameter, view in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        parameter.data = view.view_as(parameter)
+    return flat
+
+
+def polyak_update(target: Tensor, source: Tensor, tau: float) -> None:
+    """target <- (1 - tau) target + tau source, over flat buffers."""
+    target.lerp_(source, tau)

@@ -1,0 +1,133 @@
+"""Agents as objects: ``SAC(TrainConfig(...)).learn()``, or short, ``SAC("Pendulum-v1", learning_rate=1e-3).learn(20_000)``."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+from typing_extensions import Self
+
+from rl_training.algorithms import ALGORITHMS
+from rl_training.envs.factory import EnvFactory, env_name
+from rl_training.experiment.checkpointing import find_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.trainer import TrainResult
+from rl_training.runtime.training import train
+from rl_training.runtime.workflows import config_of, evaluate_checkpoint, resume_training
+from rl_training.types import CheckpointError, ConfigError, Metrics
+
+DEFAULT_TIMESTEPS = 20_000
+
+
+class ManagedAlgorithm:
+    """An agent with its configuration: learn, evaluate, predict, save, load, resume.
+
+    Built from a :class:`TrainConfig`, or from an environment (an id or a factory) and settings by name: settings of a
+    run (``seed``, ``num_envs``, ``eval_interval``, ...) and hyper-parameters of the algorithm may be mixed freely.
+    """
+
+    algo: ClassVar[str]
+
+    def __init__(self, config: TrainConfig | str | EnvFactory, **settings: Any) -> None:
+        self._env = None if isinstance(config, TrainConfig | str) else config
+        if isinstance(config, TrainConfig):
+            if settings:
+                raise ConfigError(f"settings belong into the TrainConfig; got {', '.join(sorted(settings))} beside one")
+            if config.algo != self.algo:
+                raise ConfigError(f"{type(self).__name__} was given a configuration with algo {config.algo!r}")
+            self.config = config
+        else:
+            self.config = self._short_config(config, settings)
+        self._checkpoint: Path | None = None
+        self._policy: Policy | None = None
+
+    def _short_config(self, env: str | EnvFactory, settings: dict[str, Any]) -> TrainConfig:
+        own = set(get_algorithm_spec(self.algo).hyperparameters.model_fields)
+        hyperparameters = {name: value for name, value in settings.items() if name in own}
+        others = {name: value for name, value in settings.items() if name not in own}
+        others.setdefault("total_timesteps", DEFAULT_TIMESTEPS)
+        if "algo_kwargs" in others:
+            hyperparameters = {**others.pop("algo_kwargs"), **hyperparameters}
+        env_id = env if isinstance(env, str) else env_name(env)
+        return TrainConfig(algo=self.algo, env_id=env_id, algo_kwargs=hyperparameters, **others)
+
+    def learn(self, total_timesteps: int | None = None, *, callbacks: Iterable[object] = ()) -> TrainResult:
+        """Train to the budget. A second call continues the same run; it needs a larger ``total_timesteps``."""
+        if total_timesteps is not None:
+            self.config = self.config.replace(total_timesteps=total_timesteps)
+        if self._checkpoint is None:
+            result = train(self.config, callbacks=callbacks, env=self._env)
+        else:
+            result = resume_training(
+                self._checkpoint, total_timesteps=self.config.total_timesteps, callbacks=callbacks, env=self._env
+            )
+        self._checkpoint, self._policy = result.checkpoint_path, None
+        return result
+
+    def resume(self, total_timesteps: int | None = None, *, callbacks: Iterable[object] = ()) -> TrainResult:
+        """Continue from the last checkpoint, to the configured or a larger budget."""
+        self._require_trained()
+        return self.learn(total_timesteps, callbacks=callbacks)
+
+    def evaluate(self, num_episodes: int | None = None, *, seed: int | None = None, deterministic: bool = True) -> Metrics:
+        """Play episodes; returns ``eval_return_mean`` and company."""
+        return evaluate_checkpoint(
+            self._require_trained(), num_episodes, seed=seed, deterministic=deterministic, env=self._env
+        )
+
+    def predict(self, obs: npt.ArrayLike, *, deterministic: bool = True) -> Any:
+        """One valid environment action for one observation, a batch for a batch. The policy stays in memory."""
+        if self._policy is None:
+            self._policy = Policy.from_checkpoint(self._require_trained())
+        return self._policy.predict(obs, deterministic=deterministic)
+
+    def save(self, path: str | Path) -> Path:
+        """Copy the whole checkpoint (a directory) to ``path``; it must not exist yet."""
+        source, target = self._require_trained(), Path(path)
+        if target.exists():
+            raise CheckpointError(f"{target} exists already; choose another path")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source, target)
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """An agent from a checkpoint or run directory: ready to predict, evaluate and resume."""
+        checkpoint = find_checkpoint(path)
+        agent = cls(config_of(checkpoint))
+        agent._checkpoint = checkpoint.path
+        agent._policy = Policy.from_checkpoint(checkpoint.path)
+        return agent
+
+    def _require_trained(self) -> Path:
+        if self._checkpoint is None:
+            raise CheckpointError(f"this {type(self).__name__} has not learnt anything yet: call learn() or load() first")
+        return self._checkpoint
+
+    def __repr__(self) -> str:
+        state = f"trained, {self._checkpoint}" if self._checkpoint else "not trained"
+        return f"{type(self).__name__}({self.config.env_id!r}, seed={self.config.seed}, {state})"
+
+
+class SAC(ManagedAlgorithm):
+    """Soft Actor-Critic with a learned temperature."""
+
+    algo = "sac"
+
+
+def _agents() -> dict[str, type[ManagedAlgorithm]]:
+    """The classes above by name, and one for every registered algorithm that has none there."""
+    agents = {agent.__name__: agent for agent in ManagedAlgorithm.__subclasses__()}
+    for name, class_name in ALGORITHMS.items():
+        if class_name not in agents:
+            doc = f"Managed agent of the algorithm {name!r}."
+            agents[class_name] = type(class_name, (ManagedAlgorithm,), {"algo": name, "__doc__": doc})
+    return agents
+
+
+AGENTS = _agents()

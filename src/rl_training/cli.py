@@ -1,0 +1,291 @@
+"""The command line: arguments to workflows, results to the terminal. ``rl-training --help`` imports no torch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rl_training import __version__
+from rl_training.types import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from rl_training.experiment.config import TrainConfig
+    from rl_training.runtime.trainer import TrainResult
+
+EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="rl-training",
+    help="Train, evaluate, resume and use reinforcement-learning agents.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
+Overrides = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. algo_kwargs.learning_rate=1e-3.")
+]
+CheckpointArgument = Annotated[
+    Path | None, typer.Argument(metavar="[CHECKPOINT]", help="Run directory, checkpoint directory, or its last/best pointer.")
+]
+CheckpointOption = Annotated[Path | None, typer.Option("--checkpoint", help="The same, as an option.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line. 0: done, 2: the user's mistake, 130: interrupted and saved, 1: a bug."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    try:
+        app(args=None if argv is None else list(argv), prog_name="rl-training")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else EXIT_OK
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except Exception:
+        traceback.print_exc()
+        print("This is a bug in rl_training (or in the environment's code, if it appears above).", file=sys.stderr)
+        return EXIT_BUG
+    return EXIT_OK
+
+
+def load_config(path_or_name: str | Path) -> TrainConfig:
+    """The checked configuration of a file or of a packaged preset such as ``sac/pendulum``."""
+    from rl_training.experiment.presets import load_config as load
+
+    return load(path_or_name)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"rl-training {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    preset: Annotated[
+        str | None, typer.Argument(metavar="[PRESET|FILE]", help="A preset (sac/pendulum) or a YAML file.")
+    ] = None,
+    config: Annotated[str | None, typer.Option("--config", help="The same, as an option.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Override the seed.")] = None,
+    total_timesteps: Annotated[int | None, typer.Option(help="Override the budget.")] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Where the run directory is made.")] = None,
+    overrides: Overrides = [],  # noqa: B006 - typer wants a plain default
+    run_suffix: Annotated[str | None, typer.Option(help="Appended to the run directory's name.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train an agent from a preset or a configuration file."""
+    from rl_training.experiment.presets import load_config as load
+    from rl_training.experiment.yaml_files import dump_yaml
+
+    flags = {"seed": seed, "total_timesteps": total_timesteps, "output_dir": output_dir}
+    overrides = [
+        *overrides,
+        *(f"{key}={json.dumps(str(v) if isinstance(v, Path) else v)}" for key, v in flags.items() if v is not None),
+    ]
+    resolved = load(_one(preset, config, "a preset or --config; 'rl-training list' shows the presets"), overrides)
+    if dry_run:
+        print(json.dumps(resolved.to_dict()) if as_json else dump_yaml(resolved.to_dict()), end="\n" if as_json else "")
+        return
+    from rl_training.runtime.training import train as run_training
+
+    def start(callbacks: list[object]) -> TrainResult:
+        return run_training(resolved, callbacks=callbacks, run_suffix=run_suffix)
+
+    _run(start, resolved.total_timesteps, quiet=quiet, as_json=as_json)
+
+
+@app.command()
+def resume(
+    path: CheckpointArgument = None,
+    checkpoint: CheckpointOption = None,
+    total_timesteps: Annotated[int | None, typer.Option(help="A new budget; extends a finished run.")] = None,
+    run_suffix: Annotated[str | None, typer.Option(help="Branch off into a new run directory with this suffix.")] = None,
+    ignore_stop: Annotated[bool, typer.Option("--ignore-stop", help="Go on even if early stopping ended the run.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Continue a run exactly where its last checkpoint stands."""
+    from rl_training.runtime.workflows import resume_training
+
+    where = _one(path, checkpoint, "a run directory or checkpoint")
+
+    def start(callbacks: list[object]) -> TrainResult:
+        return resume_training(where, total_timesteps, run_suffix, callbacks=callbacks, ignore_stop=ignore_stop)
+
+    _run(start, total_timesteps, quiet=quiet, as_json=as_json)
+
+
+@app.command("eval")
+def evaluate(
+    path: CheckpointArgument = None,
+    checkpoint: CheckpointOption = None,
+    num_episodes: Annotated[int | None, typer.Option("--num-episodes", "--episodes", "-n", help="Episodes to play.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the episodes; the run's own if not given.")] = None,
+    stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample actions instead of taking the mean.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Play episodes with a trained agent."""
+    from rl_training.runtime.workflows import evaluate_checkpoint
+
+    where = _one(path, checkpoint, "a run directory or checkpoint")
+    metrics = evaluate_checkpoint(where, num_episodes, seed=seed, deterministic=not stochastic)
+    if as_json:
+        print(json.dumps(metrics))
+        return
+    score = f"{metrics['eval_return_mean']:.2f} +/- {metrics['eval_return_std']:.2f}"
+    print(f"return {score} ({metrics['eval_episodes']:.0f} episodes, {'stochastic' if stochastic else 'deterministic'})")
+
+
+@app.command()
+def predict(
+    path: CheckpointArgument = None,
+    checkpoint: CheckpointOption = None,
+    obs: Annotated[
+        str, typer.Option("--obs", help="An observation (or a list of them) as JSON, or - for standard input.")
+    ] = "-",
+    stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample the action instead of taking the mean.")] = False,
+    as_json: Json = False,
+) -> None:
+    """The action of a trained agent for an observation."""
+    import numpy as np
+
+    from rl_training.runtime.workflows import predict_checkpoint
+
+    where = _one(path, checkpoint, "a run directory or checkpoint")
+    text = sys.stdin.read() if obs == "-" else obs
+    try:
+        observation = json.loads(text)
+    except ValueError:
+        raise ConfigError(f"--obs must be a JSON list of numbers, got {text[:80]!r}") from None
+    action = np.asarray(predict_checkpoint(where, observation, deterministic=not stochastic)).tolist()
+    print(json.dumps({"action": action} if as_json else action))
+
+
+@app.command("list")
+def list_all(as_json: Json = False) -> None:
+    """The algorithms and presets that come with the package."""
+    from rl_training.experiment.presets import list_presets
+    from rl_training.experiment.registry import get_algorithm_spec, list_algorithms
+
+    specs = [get_algorithm_spec(name) for name in list_algorithms()]
+    if as_json:
+        algorithms = [{"name": s.name, "title": s.title, "loop": s.loop, "actions": s.actions} for s in specs]
+        print(json.dumps({"algorithms": algorithms, "presets": list_presets()}))
+        return
+    print("algorithms")
+    for spec in specs:
+        print(f"  {spec.name:8} {spec.title} ({spec.loop}, {spec.actions} actions)")
+    print("\npresets (rl-training train NAME)")
+    for preset in list_presets():
+        print(f"  {preset}")
+
+
+@config_app.command("show")
+def config_show(
+    preset: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="A preset or a YAML file.")],
+    overrides: Overrides = [],  # noqa: B006
+    as_json: Json = False,
+) -> None:
+    """Print a configuration with every default filled in."""
+    train(preset, overrides=overrides, dry_run=True, as_json=as_json)
+
+
+@config_app.command("schema")
+def config_schema(
+    algo: Annotated[str | None, typer.Option(help="Schema of this algorithm's algo_kwargs alone.")] = None,
+) -> None:
+    """Print the JSON Schema of a configuration, for editors."""
+    from rl_training.experiment.schema import config_schema as whole_schema
+    from rl_training.experiment.schema import hyperparameter_schema
+
+    print(json.dumps(whole_schema() if algo is None else hyperparameter_schema(algo), indent=2))
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Check the installation: versions, threads, optional packages, a quick training step."""
+    from rl_training.runtime.doctor import diagnose
+
+    report = diagnose()
+    if as_json:
+        print(json.dumps(report))
+    else:
+        for name, text in report["facts"].items():
+            print(f"  {name:20} {text}")
+        for problem in report["problems"]:
+            print(f"problem: {problem}")
+        print("all is well" if not report["problems"] else f"{len(report['problems'])} problem(s)")
+    if report["problems"]:
+        raise typer.Exit(EXIT_BUG)
+
+
+def _one(argument: Any, option: Any, what: str) -> Any:
+    """The value given as an argument or as an option, exactly once."""
+    if (argument is None) == (option is None):
+        raise ConfigError(f"give {what}" if argument is None else f"give it once: got {argument} and {option}")
+    return option if argument is None else argument
+
+
+def _run(start: Callable[[list[object]], TrainResult], total: int | None, *, quiet: bool, as_json: bool) -> None:
+    """Run with a progress display and tell the result."""
+    from rich.console import Console
+
+    from rl_training.runtime.progress import ProgressDisplay
+
+    display = None if quiet else ProgressDisplay(total or 0, console=Console(stderr=True))
+    try:
+        result = start([display] if display else [])
+    finally:
+        if display:
+            display.close()
+    interrupted = (result.stop_reason or "").startswith("interrupted")
+    if as_json:
+        print(json.dumps(result.to_dict()))
+    else:
+        _tell(result, interrupted)
+    if interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _tell(result: TrainResult, interrupted: bool) -> None:
+    """The result in words, and what to type next."""
+    metrics = result.metrics
+    if "eval_return_mean" in metrics and not interrupted:
+        episodes = int(metrics["eval_episodes"])
+        score = f"{metrics['eval_return_mean']:.1f} +/- {metrics['eval_return_std']:.1f}"
+        print(f"score       {score} ({episodes} episodes, deterministic)")
+    print(f"steps       {metrics['global_step']:.0f}" + (f" ({result.stop_reason})" if result.stop_reason else ""))
+    print(f"run         {result.run_dir}")
+    print("next")
+    if not interrupted:
+        print(f"  rl-training eval {result.run_dir}")
+    extend = "" if interrupted else f" --total-timesteps {int(metrics['global_step']) * 2}"
+    print(f"  rl-training resume {result.run_dir}{extend}")
+    print(f"  tensorboard --logdir {result.run_dir / 'tensorboard'}")

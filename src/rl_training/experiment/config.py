@@ -1,0 +1,237 @@
+"""The configuration of a run: typed, strict, and complete before anything else happens."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from typing_extensions import Self
+
+from rl_training.algorithms import ALGORITHMS
+from rl_training.algorithms.base import AlgorithmSpec, Hyperparameters
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.types import ConfigError, Problem
+from rl_training.validation import Settings, describe_problems, nearest, suggest
+
+ALIASES = {
+    "algo_kwargs.eval_interval": "eval_interval",
+    "algo_kwargs.early_stopping": "early_stopping",
+    "algo_kwargs.max_updates": "max_updates",
+    "algo_kwargs.learning_rate_schedule": "learning_rate_schedule",
+    "algo_kwargs.warmup_steps": "learning_rate_schedule.warmup_steps",
+    "algo_kwargs.reward_scale": "reward.scale",
+    "algo_kwargs.reward_shift": "reward.shift",
+    "algo_kwargs.reward_clip_min": "reward.clip_min",
+    "algo_kwargs.reward_clip_max": "reward.clip_max",
+}
+"""Older spellings and where their values live now. Nothing else is accepted under another name."""
+
+FOREIGN_NAMES = {
+    "env": "env_id",
+    "n_envs": "num_envs",
+    "lr": "algo_kwargs.learning_rate",
+    "buffer_size": "algo_kwargs.buffer_capacity",
+    "train_freq": "algo_kwargs.train_frequency",
+    "gradient_steps": "algo_kwargs.gradient_updates_per_step",
+    "utd_ratio": "algo_kwargs.gradient_updates_per_step",
+    "discount": "algo_kwargs.gamma",
+    "discount_factor": "algo_kwargs.gamma",
+    "ent_coef": "algo_kwargs.alpha",
+    "net_arch": "algo_kwargs.hidden_sizes",
+    "policy_kwargs": "algo_kwargs.hidden_sizes",
+    "eval_freq": "eval_interval",
+    "n_eval_episodes": "eval_episodes",
+    "save_freq": "checkpoint_interval",
+    "n_steps": "total_timesteps",
+}
+"""Names that other libraries use, for the error message only."""
+
+
+class RewardTransform(Settings):
+    """What the learner sees of a reward: ``clip(scale * reward + shift, clip_min, clip_max)``. Scores stay raw."""
+
+    scale: float = Field(1.0, description="factor of every reward")
+    shift: float = Field(0.0, description="added after scaling")
+    clip_min: float | None = Field(None, description="lower bound after shifting")
+    clip_max: float | None = Field(None, description="upper bound after shifting")
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.clip_min is not None and self.clip_max is not None and self.clip_min >= self.clip_max:
+            raise ValueError(f"clip_min must be < clip_max ({self.clip_max}), got {self.clip_min}")
+        return self
+
+
+class EarlyStoppingConfig(Settings):
+    """Stop when a metric reaches a value, or has not improved for more than ``patience`` evaluations."""
+
+    metric: str = Field("eval_return_mean", description="name of an evaluation or training metric")
+    mode: Literal["max", "min"] = Field("max", description="whether larger or smaller is better")
+    patience: int = Field(10, ge=0, description="evaluations without improvement that are tolerated")
+    min_delta: float = Field(0.0, ge=0, description="a change must exceed this to count as improvement")
+    target_value: float | None = Field(None, description="stop as soon as the metric is this good")
+
+
+class ScheduleConfig(Settings):
+    """Scale of the learning rate as a function of the absolute step."""
+
+    type: Literal["constant", "linear", "cosine"] = Field("constant", description="shape between start and end")
+    start: float = Field(1.0, ge=0, description="scale at step 0, after the warm-up")
+    end: float = Field(0.0, ge=0, description="scale at the horizon and beyond (linear and cosine)")
+    warmup_steps: int = Field(0, ge=0, description="steps over which the rate rises linearly from 0")
+    horizon: int | None = Field(None, ge=1, description="step at which end is reached; total_timesteps of the first start")
+
+
+class TrainConfig(Settings):
+    """Everything that defines a run. Same configuration and same thread count: same bits."""
+
+    algo: str = Field(description="name of the algorithm")
+    env_id: str = Field(description="Gymnasium id, or module:callable that returns an environment")
+    env_kwargs: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the environment")
+    seed: int = Field(0, ge=0, description="root of every random stream of the run")
+    total_timesteps: int = Field(ge=1, description="environment steps (online) or gradient steps (offline)")
+    algo_kwargs: dict[str, Any] = Field(default_factory=dict, description="hyper-parameters of the algorithm")
+
+    num_envs: int = Field(1, ge=1, description="environments stepped together")
+    vectorization: Literal["sync", "async"] = Field("sync", description="in this process, or one process each")
+    reward: RewardTransform = Field(default_factory=RewardTransform, description="rewards as the learner sees them")
+
+    eval_interval: int | None = Field(5_000, ge=1, description="steps between evaluations; none: only at the end")
+    eval_episodes: int = Field(10, ge=0, description="episodes of an evaluation; 0 turns evaluation off")
+    early_stopping: EarlyStoppingConfig | None = Field(None, description="when to stop before the budget is spent")
+    max_updates: int | None = Field(None, ge=1, description="budget of gradient steps, besides total_timesteps")
+    learning_rate_schedule: ScheduleConfig = Field(
+        default_factory=ScheduleConfig, description="a type by name, or {type, start, end, warmup_steps}"
+    )
+
+    output_dir: Path = Field(Path("runs"), description="where run directories are made")
+    checkpoint_interval: int | None = Field(10_000, ge=1, description="steps between checkpoints; none: only at the end")
+    keep_last: int = Field(2, ge=1, description="checkpoints kept besides the best one")
+    log_interval: int = Field(500, ge=1, description="steps between rows of metrics.jsonl")
+    tensorboard: bool = Field(True, description="also write TensorBoard events")
+
+    device: str = Field("auto", description="auto takes the CPU for MLP-sized work; cpu, cuda, cuda:N, mps")
+    torch_threads: int | None = Field(None, ge=1, description="intra-op threads; part of reproducibility")
+
+    def __init__(self, /, **data: Any) -> None:
+        data, problems = _move_aliases(data)
+        spec = get_algorithm_spec(data["algo"]) if data.get("algo") in ALGORITHMS else None
+        data, unknown = _drop_unknown_keys(data, spec)
+        problems += unknown
+        try:
+            BaseModel.__init__(self, **data)
+        except ValidationError as error:
+            problems += describe_problems(type(self), error)
+        try:
+            if spec is not None and isinstance(data.get("algo_kwargs", {}), Mapping):
+                spec.hyperparameters(**data.get("algo_kwargs", {}))
+        except ConfigError as error:
+            problems += [problem.under("algo_kwargs") for problem in error.problems]
+        if problems:
+            raise ConfigError(problems)
+
+    @field_validator("algo")
+    @classmethod
+    def _algo_is_registered(cls, name: str) -> str:
+        if name not in ALGORITHMS:
+            raise ValueError(f"{name!r} is not a known algorithm{suggest(name, ALGORITHMS)} (known: {', '.join(ALGORITHMS)})")
+        return name
+
+    @field_validator("env_id")
+    @classmethod
+    def _env_id_is_text(cls, name: str) -> str:
+        if not name.strip():
+            raise ValueError("must name an environment, got ''")
+        return name
+
+    @field_validator("device")
+    @classmethod
+    def _device_is_known(cls, name: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", name):
+            raise ValueError(f"must be auto, cpu, cuda, cuda:N or mps, got {name!r}")
+        return name
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> Self:
+        if self.early_stopping is not None and (self.eval_interval is None or self.eval_episodes == 0):
+            raise ValueError("early_stopping looks at evaluations: set eval_interval and eval_episodes >= 1")
+        if self.learning_rate_schedule.horizon is None:
+            schedule = self.learning_rate_schedule.model_copy(update={"horizon": self.total_timesteps})
+            object.__setattr__(self, "learning_rate_schedule", schedule)
+        return self
+
+    @property
+    def spec(self) -> AlgorithmSpec:
+        """The registered algorithm."""
+        return get_algorithm_spec(self.algo)
+
+    @property
+    def hyperparameters(self) -> Hyperparameters:
+        """``algo_kwargs`` as the algorithm's typed hyper-parameters, defaults filled in."""
+        return self.spec.hyperparameters(**self.algo_kwargs)
+
+    def replace(self, **changes: Any) -> TrainConfig:
+        """A checked copy with some fields changed."""
+        return TrainConfig(**{**dict(self), **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every setting, defaults included, as plain data; ``TrainConfig(**config.to_dict())`` is the same run."""
+        data = self.model_dump(mode="json")
+        data["algo_kwargs"] = self.hyperparameters.model_dump(mode="json")
+        return data
+
+
+def _move_aliases(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Bring older spellings to where they live now; both at once is a problem, not a guess."""
+    moved, problems = copy.deepcopy(dict(data)), []
+    if isinstance(moved.get("learning_rate_schedule"), str):
+        moved["learning_rate_schedule"] = {"type": moved["learning_rate_schedule"]}
+    for old, new in ALIASES.items():
+        section, key = old.split(".")
+        source = moved.get(section)
+        if not isinstance(source, dict) or key not in source:
+            continue
+        value = source.pop(key)
+        if new == "learning_rate_schedule" and isinstance(value, str):
+            value = {"type": value}
+        *home, name = new.split(".")
+        target = moved
+        for part in home:
+            target = target.setdefault(part, {})
+        if isinstance(target, Settings):
+            target = dict(target)
+            moved[home[0]] = target
+        if not isinstance(target, dict):
+            continue  # validation of the section tells what is wrong with it
+        if name in target:
+            problems.append(Problem(old, f"and {new} are the same setting; keep {new}"))
+        else:
+            target[name] = value
+    return moved, problems
+
+
+def _drop_unknown_keys(data: dict[str, Any], spec: AlgorithmSpec | None) -> tuple[dict[str, Any], list[Problem]]:
+    """Refuse unknown keys here, where both the run's and the algorithm's settings are known, for a better hint."""
+    top, own = set(TrainConfig.model_fields), set(spec.hyperparameters.model_fields) if spec else set()
+    homes = {name: f"algo_kwargs.{name}" for name in own} | {name: name for name in top}
+    problems = []
+
+    def check(section: str, key: str) -> None:
+        home = FOREIGN_NAMES.get(key) or homes.get(key) or homes.get(nearest(key, homes) or "")
+        hint = f"; did you mean {home!r}?" if home else ""
+        of = f" of {spec.name}" if section and spec else ""
+        problems.append(Problem(f"{section}{key}", f"is not a known key{of}{hint}"))
+
+    for key in [key for key in data if key not in top]:
+        check("", key)
+        del data[key]
+    kwargs = data.get("algo_kwargs")
+    if spec is not None and isinstance(kwargs, dict):
+        for key in [key for key in kwargs if key not in own]:
+            check("algo_kwargs.", str(key))
+        data["algo_kwargs"] = {key: value for key, value in kwargs.items() if key in own}
+    return data, problems

@@ -1,0 +1,59 @@
+"""Configuration files: by path, or by the name of a packaged preset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.yaml_files import parse_yaml, read_yaml_mapping
+from rl_training.types import ConfigError
+from rl_training.validation import suggest
+
+PRESETS = Path(__file__).resolve().parent.parent / "assets" / "configs"
+
+
+def list_presets() -> list[str]:
+    """Names of the packaged presets, e.g. ``sac/pendulum``."""
+    return sorted(f"{path.parent.name}/{path.stem}" for path in PRESETS.glob("*/*.yaml"))
+
+
+def find_config(name: str | Path) -> Path:
+    """A file that exists, else the packaged preset ``algo/name``, ``configs/algo/name.yaml``, from any directory."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    preset = "/".join(path.with_suffix("").parts[-2:]) if path.suffix in (".yaml", ".yml") else str(name)
+    if preset in list_presets():
+        return PRESETS / f"{preset}.yaml"
+    raise ConfigError(f"there is no config file or preset {str(name)!r}{suggest(preset, list_presets())} (rl-training list)")
+
+
+def load_config(name: str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
+    """The checked configuration of a file or preset, with ``key.path=value`` overrides applied."""
+    path = find_config(name)
+    return build_config(read_yaml_mapping(path), overrides, source=str(name))
+
+
+def build_config(data: Mapping[str, Any], overrides: Iterable[str] = (), *, source: str) -> TrainConfig:
+    """A checked configuration from plain data; problems are told together, under the name of their source."""
+    merged = dict(data)
+    for override in overrides:
+        _apply_override(merged, override)
+    try:
+        return TrainConfig(**merged)
+    except ConfigError as error:
+        raise ConfigError(error.problems, source=source) from None
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"--set takes key.path=value, got {override!r}")
+    *sections, name = key.strip().split(".")
+    for section in sections:
+        value = data.get(section)
+        data[section] = dict(value) if isinstance(value, Mapping) else {}
+        data = data[section]
+    data[name] = parse_yaml(text, source=f"--set {override}")

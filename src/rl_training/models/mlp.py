@@ -1,0 +1,61 @@
+"""The multi-layer perceptrons every model is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    """Linear layers with ReLU between them; ``layer_norm`` adds a LayerNorm after each ReLU.
+
+    The order Linear, ReLU, LayerNorm is ReBRAC's (arXiv:2305.09836), whose ablation shows what it is worth.
+    """
+
+    def __init__(self, input_dim: int, hidden_sizes: Sequence[int], output_dim: int, *, layer_norm: bool = False) -> None:
+        super().__init__()
+        sizes = [input_dim, *hidden_sizes, output_dim]
+        self.layers = nn.ModuleList(nn.Linear(fan_in, fan_out) for fan_in, fan_out in pairwise(sizes))
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in hidden_sizes) if layer_norm else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(batch, input_dim) -> (batch, output_dim)``."""
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            x = F.linear(x, layer.weight, layer.bias)  # type: ignore[arg-type]
+            if index < last:
+                x = torch.relu_(x)  # in place: a linear layer's backward does not need its output
+                if self.norms is not None:
+                    x = self.norms[index](x)
+        return x
+
+
+class Critic(nn.Module):
+    """A scalar action value Q(s, a)."""
+
+    def __init__(self, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int], *, layer_norm: bool = False) -> None:
+        super().__init__()
+        self.net = MLP(obs_dim + action_dim, hidden_sizes, 1, layer_norm=layer_norm)
+
+    def forward(self, obs_actions: Tensor) -> Tensor:
+        """``(batch, obs_dim + action_dim) -> (batch,)``."""
+        values: Tensor = self.net(obs_actions)
+        return values.squeeze(-1)
+
+
+class TwinCritics(nn.Module):
+    """Two independent critics read together. Separate networks measure faster than batched ones for a pair."""
+
+    def __init__(self, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int], *, layer_norm: bool = False) -> None:
+        super().__init__()
+        self.q1 = Critic(obs_dim, action_dim, hidden_sizes, layer_norm=layer_norm)
+        self.q2 = Critic(obs_dim, action_dim, hidden_sizes, layer_norm=layer_norm)
+
+    def forward(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Both values, each ``(batch,)``."""
+        obs_actions = torch.cat((obs, actions), dim=-1)
+        return self.q1(obs_actions), self.q2(obs_actions)

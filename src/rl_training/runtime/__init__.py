@@ -1,0 +1,1 @@
+"""How a run *happens*: loops, evaluation, controls, workflows."""

@@ -1,0 +1,142 @@
+"""Collecting: the agent acts in its environments, and what really happened goes to the replay buffer."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rl_training.algorithms.base import Algorithm, OnlineHyperparameters
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.envs.episodes import EpisodeState
+from rl_training.envs.factory import FloatArray, VectorEnv
+from rl_training.envs.spec import ActionScaler
+from rl_training.experiment.config import RewardTransform
+from rl_training.runtime.trainer import CollectResult
+from rl_training.types import EnvSpec, Metrics
+
+RECENT_EPISODES = 100
+
+
+class Collector:
+    """Steps the environments and keeps the books of their episodes."""
+
+    def __init__(
+        self,
+        *,
+        envs: VectorEnv,
+        num_envs: int,
+        env_spec: EnvSpec,
+        buffer: ReplayBuffer,
+        algorithm: Algorithm,
+        hyperparameters: OnlineHyperparameters,
+        reward: RewardTransform,
+        seed: int,
+    ) -> None:
+        self.envs, self.buffer, self.algorithm = envs, buffer, algorithm
+        self._env_spec, self._scaler = env_spec, ActionScaler(env_spec)
+        self._random_steps = hyperparameters.learning_starts
+        self._reward = None if reward == RewardTransform() else reward
+        self._rng = np.random.default_rng(seed)
+        self._device = next(iter(algorithm.networks())).device
+        self._obs: FloatArray = np.zeros((num_envs, env_spec.obs_dim), dtype=np.float32)
+        self._returns = np.zeros(num_envs)
+        self._lengths = np.zeros(num_envs, dtype=np.int64)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
+        self.episodes = 0
+
+    def start(self) -> None:
+        """Begin the first episodes."""
+        self._obs = self.envs.reset()
+
+    def collect(self, global_step: int, *, limit: int) -> CollectResult:
+        """One step of every environment; at most ``limit`` transitions count, so that a run ends exactly."""
+        actions = self._choose_actions(global_step)
+        step = self.envs.step(self._scaler.to_env(actions))
+        count = min(len(actions), limit)
+        rewards = step.rewards if self._reward is None else transform_rewards(self._reward, step.rewards)
+        # dones = terminated: where a time limit cut the episode, next_obs is its real last observation and bootstraps
+        self.buffer.add(self._obs[:count], actions[:count], rewards[:count], step.next_obs[:count], step.terminated[:count])
+        self._obs = step.obs
+        self._returns += step.rewards
+        self._lengths += 1
+        ended = np.flatnonzero(step.terminated | step.truncated).tolist()
+        if len(ended) == 0:
+            return CollectResult(num_env_steps=count)
+        returns = [self._end_episode(index) for index in ended]
+        return CollectResult(count, num_episodes=len(ended), metrics={"episode_return_mean": float(np.mean(returns))})
+
+    def _choose_actions(self, global_step: int) -> npt.NDArray[Any]:
+        """Actions in model space: uniformly random at first, then the algorithm's."""
+        count = len(self._obs)
+        if global_step < self._random_steps:
+            if self._env_spec.action_kind == "discrete":
+                return self._rng.integers(self._env_spec.num_actions, size=count)
+            return self._rng.uniform(-1, 1, (count, self._env_spec.action_dim)).astype(np.float32)
+        with torch.inference_mode():
+            obs = torch.from_numpy(self._obs).to(self._device)
+            return self.algorithm.explore(obs, global_step=global_step).cpu().numpy()
+
+    def _end_episode(self, index: int) -> float:
+        episode_return = float(self._returns[index])
+        self._recent.append((episode_return, int(self._lengths[index])))
+        self._returns[index], self._lengths[index] = 0.0, 0
+        self.episodes += 1
+        return episode_return
+
+    def metrics(self) -> Metrics:
+        """Means over the last hundred episodes, in the task's own rewards."""
+        row: Metrics = {"data/buffer_size": float(len(self.buffer)), "time/episodes": float(self.episodes)}
+        if self._recent:
+            row["rollout/ep_rew_mean"] = float(np.mean([episode_return for episode_return, _ in self._recent]))
+            row["rollout/ep_len_mean"] = float(np.mean([length for _, length in self._recent]))
+        return row
+
+    def state_dict(self) -> tuple[dict[str, Any], dict[str, dict[str, torch.Tensor]]]:
+        """Plain data for the manifest, and tensors by checkpoint part."""
+        states = self.envs.episode_states()
+        episodes = {f"actions.{index}": torch.from_numpy(state.actions) for index, state in enumerate(states)}
+        episodes["obs"] = torch.from_numpy(self._obs)
+        data = {
+            "rng": self._rng.bit_generator.state,
+            "episode_numbers": [state.episode for state in states],
+            "returns": self._returns.tolist(),
+            "lengths": self._lengths.tolist(),
+            "recent": [list(entry) for entry in self._recent],
+            "episodes": self.episodes,
+        }
+        return data, {"replay": self.buffer.state_dict(), "episodes": episodes}
+
+    def load_state_dict(self, data: dict[str, Any], parts: dict[str, dict[str, torch.Tensor]]) -> bool:
+        """Continue where a checkpoint stood. False if the environments did not come back to the same observations."""
+        self.buffer.load_state_dict(parts["replay"])
+        self._rng.bit_generator.state = data["rng"]
+        self._returns = np.array(data["returns"])
+        self._lengths = np.array(data["lengths"], dtype=np.int64)
+        self._recent = deque(((entry[0], entry[1]) for entry in data["recent"]), maxlen=RECENT_EPISODES)
+        self.episodes = data["episodes"]
+        episodes = parts["episodes"]
+        states = [
+            EpisodeState(number, episodes[f"actions.{index}"].numpy()) for index, number in enumerate(data["episode_numbers"])
+        ]
+        return self._restore_envs(states, episodes["obs"].numpy())
+
+    def _restore_envs(self, states: Sequence[EpisodeState], obs: FloatArray) -> bool:
+        self._obs = self.envs.restore(states)
+        if np.array_equal(self._obs, obs):
+            return True
+        self._obs = self.envs.reset()
+        self._returns[:], self._lengths[:] = 0.0, 0
+        return False
+
+
+def transform_rewards(transform: RewardTransform, rewards: FloatArray) -> FloatArray:
+    """``clip(scale * reward + shift, clip_min, clip_max)``."""
+    transformed = transform.scale * rewards + transform.shift
+    if transform.clip_min is not None or transform.clip_max is not None:
+        transformed = np.clip(transformed, transform.clip_min, transform.clip_max)
+    return transformed.astype(np.float32)

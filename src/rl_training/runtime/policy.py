@@ -1,0 +1,78 @@
+"""A trained agent that acts: observations in, environment actions out. Needs no environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rl_training.algorithms.base import Algorithm
+from rl_training.envs.spec import ActionScaler
+from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint
+from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.types import CheckpointError, DataError, EnvSpec
+
+
+class Policy:
+    """The policy of a learner, with the border to its environment: shapes, bounds and dtypes."""
+
+    def __init__(self, algorithm: Algorithm, env_spec: EnvSpec) -> None:
+        self.algorithm, self.env_spec = algorithm, env_spec
+        self._scaler = ActionScaler(env_spec)
+        self._device = next(iter(algorithm.networks())).device
+
+    @classmethod
+    def from_checkpoint(cls, path: str | Path, *, device: str = "cpu") -> Policy:
+        """The policy stored in a checkpoint; reads its weights only."""
+        return load_policy(find_checkpoint(path), device=device)
+
+    def predict(self, obs: npt.ArrayLike, *, deterministic: bool = True) -> Any:
+        """One action for one observation, a batch of actions for a batch; valid for ``env.step`` as they are.
+
+        Continuous actions have the action space's shape and dtype; a discrete action is a plain ``int``.
+        """
+        batch, single = self._as_batch(obs)
+        actions = self.act(batch, deterministic=deterministic)
+        if not single:
+            return actions
+        return int(actions[0]) if self.env_spec.action_kind == "discrete" else actions[0]
+
+    def act(self, obs: npt.NDArray[np.float32], *, deterministic: bool = True) -> npt.NDArray[Any]:
+        """Environment actions for checked observations ``(batch, obs_dim)``."""
+        with torch.inference_mode():
+            actions = self.algorithm.act(torch.from_numpy(obs).to(self._device), deterministic=deterministic)
+        return self._scaler.to_env(actions.cpu().numpy())
+
+    def _as_batch(self, obs: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
+        shape = self.env_spec.obs_shape
+        try:
+            array = np.array(obs, dtype=np.float32)
+        except (TypeError, ValueError):
+            raise DataError(f"an observation must be numbers of shape {shape}, got {str(obs)[:80]}") from None
+        if array.shape == shape:
+            array, single = array[np.newaxis], True
+        elif array.ndim == len(shape) + 1 and array.shape[1:] == shape:
+            single = False
+        else:
+            raise DataError(f"observation has shape {array.shape}, expected {shape}, or (batch, {shape[0]}) for a batch")
+        if not np.isfinite(array).all():
+            row, column = (int(index) for index in np.argwhere(~np.isfinite(array))[0])
+            raise DataError(f"observation {row} has the value {array[row, column]} at index {column}")
+        return array, single
+
+
+def load_policy(checkpoint: Checkpoint, *, device: str = "cpu") -> Policy:
+    """A policy from an opened checkpoint."""
+    manifest = checkpoint.manifest
+    try:
+        spec = get_algorithm_spec(manifest["algo"])
+        env_spec = EnvSpec.from_dict(manifest["env_spec"])
+        hyperparameters = spec.hyperparameters(**manifest["config"]["algo_kwargs"])
+        algorithm = spec.build(env_spec, hyperparameters, device=device)
+        algorithm.load_weights(checkpoint.tensors("weights"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{checkpoint.path} cannot be loaded: {error}") from None
+    return Policy(algorithm, env_spec)

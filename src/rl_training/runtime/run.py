@@ -1,0 +1,356 @@
+"""A run in progress: its counters, cadences, logs, evaluations and checkpoints. The loops only feed it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium as gym
+import torch
+from safetensors.torch import save_file
+
+from rl_training.algorithms.base import Algorithm, LearnerState, UpdateResult
+from rl_training.algorithms.functional import as_floats
+from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore
+from rl_training.experiment.config import ScheduleConfig, TrainConfig
+from rl_training.experiment.files import write_json
+from rl_training.experiment.run_directory import update_metadata
+from rl_training.experiment.sinks import EvaluationsFile, JsonlSink, LogSink, TensorBoardSink
+from rl_training.runtime.callbacks import CallbackList
+from rl_training.runtime.controls import build_control_callbacks, crossed
+from rl_training.runtime.evaluation import Episode, evaluate_policy, evaluation_seeds, summarize
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.schedules import learning_rate_scale
+from rl_training.runtime.signals import StopSignals
+from rl_training.runtime.trainer import CollectResult, TrainerState, TrainResult
+from rl_training.types import Batch, CheckpointError, EnvSpec, Metrics, NumericsError
+
+logger = logging.getLogger("rl_training")
+
+LOG_NAMES = {"alpha": "ent_coef", "alpha_loss": "ent_coef_loss", "epsilon": "exploration_rate"}
+"""Metrics that dashboards know under another tag."""
+
+
+class DataSource(Protocol):
+    """Where batches come from: the environments and their replay buffer, or a dataset."""
+
+    def metrics(self) -> Metrics:
+        """What the source adds to a log row."""
+
+    def state_dict(self) -> tuple[dict[str, Any], dict[str, dict[str, torch.Tensor]]]:
+        """Plain data for the manifest, and tensors by checkpoint part."""
+
+    def load_state_dict(self, data: dict[str, Any], parts: dict[str, dict[str, torch.Tensor]]) -> bool:
+        """Continue where a checkpoint stood; False if that was not exactly possible."""
+
+
+class Run:
+    """Everything around the loop. ``update`` and ``collected`` are fed by it; ``do_due`` does what a step makes due."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        algorithm: Algorithm,
+        env_spec: EnvSpec,
+        source: DataSource,
+        make_eval_env: Callable[[], gym.Env[Any, Any]],
+        directory: Path,
+        callbacks: Iterable[object] = (),
+        checkpoint: Checkpoint | None = None,
+        signals: StopSignals | None = None,
+    ) -> None:
+        self.config, self.algorithm, self.env_spec, self.source = config, algorithm, env_spec, source
+        self.directory = directory
+        self.state = TrainerState(config.algo, directory)
+        self.callbacks = CallbackList([*build_control_callbacks(config), *callbacks])
+        self.num_updates = 0
+        self.checkpoint_path: Path | None = None
+        self._signals = signals or StopSignals()
+        self._policy = Policy(algorithm, env_spec)
+        self._make_eval_env = make_eval_env
+        self._eval_env: gym.Env[Any, Any] | None = None  # made at the first evaluation
+        self._store = CheckpointStore(directory / "checkpoints", keep_last=config.keep_last)
+        self._latest: dict[str, torch.Tensor | float] = {}  # of each term, its most recent value
+        self._last_log = self._last_eval = self._last_save = 0
+        self._last_eval_metrics: Metrics = {}
+        self._best: dict[str, float] | None = None
+        self._best_unsaved = False
+        self._on_cpu = next(iter(algorithm.networks())).device.type == "cpu"
+        self._scheduled = config.learning_rate_schedule != ScheduleConfig(horizon=config.learning_rate_schedule.horizon)
+        self._elapsed_before = self._paused = 0.0
+        manifest = self._load(checkpoint) if checkpoint is not None else None
+        self._started = self._interval_started = time.monotonic()
+        self._interval_from = (self.state.global_step, self.num_updates, 0.0)
+        lengths = manifest["logs"] if manifest else {"metrics.jsonl": 0, "evaluations.csv": 0}
+        self._store.clean()
+        self._jsonl = JsonlSink(directory / "metrics.jsonl", length=lengths["metrics.jsonl"])
+        self._evaluations = EvaluationsFile(directory / "evaluations.csv", length=lengths["evaluations.csv"])
+        self._sinks: list[LogSink] = [self._jsonl]
+        if config.tensorboard:
+            resumed_at = self.state.global_step if manifest else None
+            self._sinks.append(TensorBoardSink(directory / "tensorboard", resumed_at=resumed_at))
+
+    # -- what the loops ask and tell ---------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Environment steps (online) or gradient steps (offline) done so far."""
+        return self.state.global_step
+
+    @property
+    def remaining(self) -> int:
+        """Steps left of the budget."""
+        return self.config.total_timesteps - self.state.global_step
+
+    @property
+    def remaining_updates(self) -> float:
+        """Gradient steps left of ``max_updates``."""
+        return math.inf if self.config.max_updates is None else self.config.max_updates - self.num_updates
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal asked the run to stop."""
+        return self._signals.received is not None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the budget is spent, a callback asked to stop, or a signal came."""
+        return self.state.should_stop or self.remaining <= 0 or self.remaining_updates <= 0 or self.interrupted
+
+    def start(self) -> None:
+        """Tell the callbacks, and catch up with what was due when a checkpoint was written but not done."""
+        for hook in self.callbacks.on_train_start:
+            hook(self.state)
+        self.apply_schedule()
+        self.do_due()
+
+    def apply_schedule(self) -> None:
+        """Set the learning rate of this step."""
+        if self._scheduled:
+            self.algorithm.scale_learning_rate(learning_rate_scale(self.config.learning_rate_schedule, self.step))
+
+    def advance(self, steps: int) -> None:
+        """Count steps of the run and set the learning rate they call for."""
+        self.state.global_step += steps
+        self.apply_schedule()
+
+    def collected(self, result: CollectResult) -> None:
+        """Account for environment steps."""
+        self.advance(result.num_env_steps)
+        for hook in self.callbacks.on_collect_end:
+            hook(self.state, result)
+
+    def update(self, batch: Batch) -> UpdateResult:
+        """One gradient step, accounted for."""
+        result = self.algorithm.update(batch, global_step=self.state.global_step)
+        self.num_updates += result.num_gradient_steps
+        self._latest.update(result.terms)
+        if self._on_cpu:  # elsewhere this would wait for the device: checked when a row is logged
+            self._require_finite(result.terms, batch)
+        for hook in self.callbacks.on_update_end:
+            hook(self.state, result)
+        return result
+
+    def do_due(self) -> None:
+        """Log, evaluate and save, in this order, where the step has passed an interval."""
+        config, step = self.config, self.step
+        if crossed(config.log_interval, self._last_log, step):
+            self._log()
+        if config.eval_episodes > 0 and crossed(config.eval_interval, self._last_eval, step):
+            self._evaluate()
+        if self._best_unsaved or crossed(config.checkpoint_interval, self._last_save, step):
+            self._save()
+
+    def finish(self) -> TrainResult:
+        """The end: a last log row, evaluation and checkpoint; after a signal only the checkpoint."""
+        if not self.interrupted:
+            if self._last_log != self.step:
+                self._log()
+            if self.config.eval_episodes > 0 and (self._last_eval != self.step or not self._last_eval_metrics):
+                self._evaluate()
+        if self._last_save != self.step or self.checkpoint_path is None or self._best_unsaved or self.state.should_stop:
+            self._save()
+        reason = f"interrupted by {self._signals.received}" if self.interrupted else self._stop_reason()
+        result = TrainResult(self.directory, self.checkpoint_path, self._final_metrics(), reason)
+        status = "interrupted" if self.interrupted else "finished"
+        update_metadata(self.directory, status=status, stop_reason=reason, metrics=result.metrics)
+        for hook in self.callbacks.on_train_end:
+            hook(self.state, result)
+        return result
+
+    def close(self) -> None:
+        """Let go of files and the evaluation environment."""
+        for sink in self._sinks:
+            sink.close()
+        self._evaluations.close()
+        if self._eval_env is not None:
+            self._eval_env.close()
+
+    # -- logging -----------------------------------------------------------------------------------------------------
+
+    def _log(self) -> None:
+        now, step = time.monotonic(), self.step
+        from_step, from_updates, from_paused = self._interval_from
+        seconds = max(now - self._interval_started - (self._paused - from_paused), 1e-9)
+        row: Metrics = {
+            "time/total_timesteps": float(step),
+            "time/time_elapsed": self._elapsed(),
+            "time/fps": (step - from_step) / seconds,
+            "time/updates_per_s": (self.num_updates - from_updates) / seconds,
+            **self.source.metrics(),
+            "train/n_updates": float(self.num_updates),
+            "train/learning_rate": self.algorithm.optimizers()[0].learning_rate,
+        }
+        row |= {f"train/{LOG_NAMES.get(name, name)}": value for name, value in as_floats(self._latest).items()}
+        self._write(row)
+        self._interval_started, self._interval_from = now, (step, self.num_updates, self._paused)
+        self._last_log = step
+
+    def _write(self, row: Metrics) -> None:
+        self._require_finite(row)
+        for sink in self._sinks:
+            sink.write(self.step, row)
+            sink.flush()
+
+    def _elapsed(self) -> float:
+        return self._elapsed_before + time.monotonic() - self._started
+
+    def _require_finite(self, terms: Mapping[str, torch.Tensor | float], batch: Batch | None = None) -> None:
+        for name, value in terms.items():
+            number = value.item() if isinstance(value, torch.Tensor) else value
+            if not math.isfinite(number):
+                raise NumericsError(
+                    f"{name} became {number} at step {self.step} (update {self.num_updates}); the run is stopped. "
+                    f"What led to it is in {self._dump(name, number, batch)}"
+                )
+
+    def _dump(self, name: str, value: float, batch: Batch | None) -> Path:
+        target = self.directory / f"nonfinite_step_{self.step}"
+        target.mkdir(exist_ok=True)
+        report = {"tensor": name, "value": str(value), "step": self.step, "update": self.num_updates}
+        write_json(target / "report.json", report)
+        weights = {key: tensor.contiguous() for key, tensor in self.algorithm.state_dict().weights.items()}
+        save_file(weights, target / "weights.safetensors")
+        if batch is not None:
+            save_file({key: tensor.contiguous() for key, tensor in batch.items()}, target / "batch.safetensors")
+        return target
+
+    # -- evaluation --------------------------------------------------------------------------------------------------
+
+    def _evaluate(self) -> None:
+        started = time.monotonic()
+        if self._eval_env is None:
+            self._eval_env = self._make_eval_env()
+        seeds = evaluation_seeds(self.config.seed, self.config.eval_episodes)
+        episodes = evaluate_policy(self._policy, self._eval_env, seeds=seeds, interrupted=lambda: self.interrupted)
+        self._paused += time.monotonic() - started
+        if episodes is None:  # asked to stop: a resumed run does this evaluation anew
+            return
+        metrics = summarize(episodes)
+        self._record_evaluation(episodes, metrics)
+        for hook in self.callbacks.on_eval_end:
+            hook(self.state, {**as_floats(self._latest), **metrics, "global_step": float(self.step)})
+
+    def _record_evaluation(self, episodes: list[Episode], metrics: Metrics) -> None:
+        self._last_eval, self._last_eval_metrics = self.step, metrics
+        self._evaluations.write(
+            [(self.step, index, e.seed, repr(e.episode_return), e.length) for index, e in enumerate(episodes)]
+        )
+        self._write(
+            {
+                "eval/mean_reward": metrics["eval_return_mean"],
+                "eval/std_reward": metrics["eval_return_std"],
+                "eval/mean_ep_length": metrics["eval_length_mean"],
+            }
+        )
+        if self._best is None or metrics["eval_return_mean"] > self._best["eval_return_mean"]:
+            self._best = {"global_step": float(self.step), "eval_return_mean": metrics["eval_return_mean"]}
+            self._best_unsaved = True
+
+    def _final_metrics(self) -> Metrics:
+        metrics: Metrics = {"global_step": float(self.step), "update_count": float(self.num_updates)}
+        metrics |= as_floats(self._latest) | self._last_eval_metrics
+        if self._best is not None:
+            metrics["best_eval_return_mean"] = self._best["eval_return_mean"]
+        metrics["learning_rate"] = self.algorithm.optimizers()[0].learning_rate
+        if self._scheduled:
+            metrics["lr_scale"] = learning_rate_scale(self.config.learning_rate_schedule, self.step)
+        return metrics
+
+    def _stop_reason(self) -> str | None:
+        if self.state.should_stop:
+            return self.state.stop_reason or "a callback asked to stop"
+        return "max_updates reached" if self.remaining > 0 else None
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        started = time.monotonic()
+        learner = self.algorithm.state_dict()
+        source_data, source_parts = self.source.state_dict()
+        manifest = {
+            "algo": self.config.algo,
+            "config": self.config.to_dict(),
+            "env_spec": self.env_spec.to_dict(),
+            "trainer": {
+                "global_step": self.step,
+                "should_stop": self.state.should_stop,
+                "stop_reason": self.state.stop_reason,
+                "num_updates": self.num_updates,
+                "last_log_step": self._last_log,
+                "last_eval_step": self._last_eval,
+                "time_elapsed": self._elapsed(),
+            },
+            "latest_metrics": as_floats(self._latest),
+            "evaluation": {"last": self._last_eval_metrics, "best": self._best},
+            "counters": learner.counters,
+            "source": source_data,
+            "callbacks": self.callbacks.state_dict(),
+            "logs": {"metrics.jsonl": self._jsonl.length(), "evaluations.csv": self._evaluations.length()},
+        }
+        parts = {
+            "weights": learner.weights,
+            "optimizer": learner.optimizers,
+            "rng": learner.generators,
+            **source_parts,
+        }
+        self.checkpoint_path = self._store.save(self.step, manifest=manifest, parts=parts, best=self._best_unsaved)
+        self._last_save, self._best_unsaved = self.step, False
+        self._paused += time.monotonic() - started
+
+    def _load(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        manifest = checkpoint.manifest
+        try:
+            self.algorithm.load_state_dict(
+                LearnerState(
+                    weights=checkpoint.tensors("weights"),
+                    optimizers=checkpoint.tensors("optimizer"),
+                    generators=checkpoint.tensors("rng"),
+                    counters=manifest["counters"],
+                )
+            )
+            parts = {part: checkpoint.tensors(part) for part in ("replay", "episodes")}
+            exact = self.source.load_state_dict(manifest["source"], parts)
+            trainer = manifest["trainer"]
+            self.state.global_step, self.num_updates = trainer["global_step"], trainer["num_updates"]
+            self.state.should_stop, self.state.stop_reason = trainer["should_stop"], trainer["stop_reason"]
+            self._last_log, self._last_eval = trainer["last_log_step"], trainer["last_eval_step"]
+            self._elapsed_before = trainer["time_elapsed"]
+            self._latest.update(manifest["latest_metrics"])
+            self._last_eval_metrics, self._best = manifest["evaluation"]["last"], manifest["evaluation"]["best"]
+            self.callbacks.load_state_dict(manifest["callbacks"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"{checkpoint.path} does not fit this run: {error}") from None
+        if not exact:
+            logger.warning(
+                "%s did not come back to the same observation when its episode was replayed: it is not deterministic. "
+                "The run goes on with fresh episodes, and is not bit for bit the run that was interrupted.",
+                self.config.env_id,
+            )
+        self._last_save, self.checkpoint_path = self.step, checkpoint.path
+        return manifest

@@ -1,0 +1,5 @@
+"""Entry point of SAC."""
+
+from rl_training.runtime.training import train_function
+
+train_sac = train_function("sac")

@@ -1,0 +1,233 @@
+"""Putting a run together from its configuration, and seeing it through."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Protocol, cast
+
+import torch
+
+from rl_training.algorithms.base import Algorithm, OnlineHyperparameters
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.envs.factory import EnvFactory, env_name, make_env, make_vector_env
+from rl_training.envs.spec import describe_env, require_actions
+from rl_training.experiment.checkpointing import Checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.run_directory import create_run_directory, update_metadata, write_config
+from rl_training.runtime.collector import Collector
+from rl_training.runtime.online_loop import run_online
+from rl_training.runtime.run import Run
+from rl_training.runtime.signals import StopSignals
+from rl_training.runtime.trainer import TrainResult
+from rl_training.seeding import stream_seed
+from rl_training.types import CheckpointError, ConfigError, EnvSpec
+
+
+class TrainFunction(Protocol):
+    """The signature of every ``train_<name>``."""
+
+    def __call__(
+        self,
+        config: TrainConfig,
+        *,
+        callbacks: Iterable[object] = (),
+        checkpoint: str | Path | None = None,
+        run_suffix: str | None = None,
+    ) -> TrainResult:
+        """Train as configured, or continue from a checkpoint."""
+
+
+def train_function(name: str) -> TrainFunction:
+    """``train_<name>``: :func:`train` that refuses a configuration of another algorithm."""
+
+    def train_named(
+        config: TrainConfig,
+        *,
+        callbacks: Iterable[object] = (),
+        checkpoint: str | Path | None = None,
+        run_suffix: str | None = None,
+    ) -> TrainResult:
+        if config.algo != name:
+            raise ConfigError(f"train_{name} was given a configuration with algo {config.algo!r}")
+        return train(config, callbacks=callbacks, checkpoint=checkpoint, run_suffix=run_suffix)
+
+    train_named.__name__ = train_named.__qualname__ = f"train_{name}"
+    train_named.__doc__ = f"Train {name} as configured, or continue from a checkpoint; see rl_training.runtime.training.train."
+    return train_named
+
+
+def train(
+    config: TrainConfig,
+    *,
+    callbacks: Iterable[object] = (),
+    checkpoint: str | Path | None = None,
+    run_suffix: str | None = None,
+    env: EnvFactory | None = None,
+) -> TrainResult:
+    """Train as configured in a fresh run directory, or continue from ``checkpoint`` under ``config``.
+
+    ``env`` is a factory to use instead of ``config.env_id``. SIGINT and SIGTERM end the run after the current step with
+    a checkpoint; the result then says so in ``stop_reason``.
+    """
+    if env is not None:
+        config = config.replace(env_id=env_name(env))
+    if checkpoint is None:
+        return execute(config, env=env, callbacks=callbacks, run_suffix=run_suffix)
+    from rl_training.runtime.workflows import continue_run  # here, because workflows builds on this module
+
+    return continue_run(checkpoint, config=config, env=env, callbacks=callbacks, run_suffix=run_suffix)
+
+
+def execute(
+    config: TrainConfig,
+    *,
+    env: EnvFactory | None = None,
+    callbacks: Iterable[object] = (),
+    checkpoint: Checkpoint | None = None,
+    run_dir: Path | None = None,
+    run_suffix: str | None = None,
+) -> TrainResult:
+    """Build everything, run the loop, and leave the run directory in an honest state whatever happens.
+
+    The directory is made last, when nothing the user gave can be wrong any more, unless ``run_dir`` names one.
+    """
+    with _torch_threads(config) as config, StopSignals() as signals:
+        source = _env_source(config, env)
+        make_eval_env = partial(make_env, source, config.env_kwargs)
+        env_spec = _describe(config, source)
+        if checkpoint is not None:
+            _require_same_task(checkpoint, config, env_spec)
+        device = resolve_device(config.device)
+        algorithm = config.spec.build(env_spec, config.hyperparameters, device=device, seed=stream_seed(config.seed, "init"))
+        with contextlib.closing(_Online(config, source, env_spec, algorithm, device)) as online:
+            directory = run_dir or create_run_directory(config, suffix=run_suffix)
+            _copy_logs(checkpoint, directory)
+            write_config(directory, config)
+            update_metadata(directory, status="running", torch_threads=config.torch_threads, device=device)
+            try:
+                run = Run(
+                    config,
+                    algorithm=algorithm,
+                    env_spec=env_spec,
+                    source=online.collector,
+                    make_eval_env=make_eval_env,
+                    directory=directory,
+                    callbacks=callbacks,
+                    checkpoint=checkpoint,
+                    signals=signals,
+                )
+                with contextlib.closing(run):
+                    if checkpoint is None:
+                        online.collector.start()
+                    run.start()
+                    run_online(run, online.collector, online.hyperparameters)
+                    return run.finish()
+            except BaseException as error:
+                update_metadata(directory, status="failed", stop_reason=f"{type(error).__name__}: {error}")
+                raise
+
+
+class _Online:
+    """Environments, replay buffer and collector of an online run."""
+
+    def __init__(
+        self, config: TrainConfig, source: str | EnvFactory, env_spec: EnvSpec, algorithm: Algorithm, device: str
+    ) -> None:
+        self.hyperparameters = hp = cast(OnlineHyperparameters, algorithm.hp)
+        buffer = ReplayBuffer(
+            hp.buffer_capacity,
+            env_spec.obs_dim,
+            env_spec.action_dim,
+            action_kind=env_spec.action_kind,
+            device=device,
+            seed=stream_seed(config.seed, "sample"),
+        )
+        self.envs = make_vector_env(
+            source,
+            config.env_kwargs,
+            num_envs=config.num_envs,
+            seed=config.seed,
+            asynchronous=config.vectorization == "async",
+        )
+        self.collector = Collector(
+            envs=self.envs,
+            num_envs=config.num_envs,
+            env_spec=env_spec,
+            buffer=buffer,
+            algorithm=algorithm,
+            hyperparameters=hp,
+            reward=config.reward,
+            seed=stream_seed(config.seed, "explore"),
+        )
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+@contextlib.contextmanager
+def _torch_threads(config: TrainConfig) -> Iterator[TrainConfig]:
+    """Run with the configured number of threads (else torch's choice, written into the config), then set it back."""
+    before = torch.get_num_threads()
+    chosen = config.torch_threads or before
+    torch.set_num_threads(chosen)
+    try:
+        yield config if config.torch_threads == chosen else config.replace(torch_threads=chosen)
+    finally:
+        torch.set_num_threads(before)
+
+
+def resolve_device(name: str) -> str:
+    """``auto`` is the CPU: for networks of this size it is faster than moving every batch to an accelerator."""
+    device = "cpu" if name == "auto" else name
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device {name!r} is not available: torch sees no CUDA device; use cpu or auto")
+    if device == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device 'mps' is not available here; use cpu or auto")
+    return device
+
+
+def _env_source(config: TrainConfig, env: EnvFactory | None) -> str | EnvFactory:
+    if env is not None:
+        return env
+    if config.env_id.startswith("python:"):
+        raise ConfigError(f"env_id {config.env_id!r} was a Python function that cannot be imported: pass it again as env=")
+    return config.env_id
+
+
+def _describe(config: TrainConfig, source: str | EnvFactory) -> EnvSpec:
+    """Look at an environment once, for its spaces."""
+    env = make_env(source, config.env_kwargs)
+    try:
+        env_spec = describe_env(config.env_id, env.observation_space, env.action_space)
+    finally:
+        env.close()
+    require_actions(env_spec, config.spec.actions, config.algo)
+    return env_spec
+
+
+def _require_same_task(checkpoint: Checkpoint, config: TrainConfig, env_spec: EnvSpec) -> None:
+    """A checkpoint continues under the same algorithm, spaces and number of environments."""
+    manifest = checkpoint.manifest
+    if manifest["algo"] != config.algo:
+        raise CheckpointError(f"{checkpoint.path} is a checkpoint of {manifest['algo']}, not of {config.algo}")
+    saved = EnvSpec.from_dict({**manifest["env_spec"], "env_id": env_spec.env_id})
+    if saved != env_spec:
+        raise CheckpointError(f"{checkpoint.path} was made for other spaces: {saved}, the environment has {env_spec}")
+    if manifest["config"]["num_envs"] != config.num_envs:
+        raise CheckpointError(
+            f"{checkpoint.path} was made with num_envs {manifest['config']['num_envs']}, not {config.num_envs}"
+        )
+
+
+def _copy_logs(checkpoint: Checkpoint | None, directory: Path) -> None:
+    """A run that branches off into a directory of its own starts with the log of the run it came from."""
+    if checkpoint is None:
+        return
+    origin = checkpoint.path.parent.parent
+    for name in checkpoint.manifest["logs"]:
+        if origin != directory and (origin / name).is_file() and not (directory / name).exists():
+            shutil.copyfile(origin / name, directory / name)
