@@ -63,7 +63,14 @@ def test_each_mistake_is_named(change: dict[str, Any], message: str) -> None:
 
 def test_all_problems_appear_together() -> None:
     text = problems(algo="sac", sed=3, total_timesteps=0, algo_kwargs={"tau": 2, "gama": 1})
-    for part in ("5 problems", "env_id is required", "sed is not", "total_timesteps must", "algo_kwargs.tau", "algo_kwargs.gama"):
+    for part in (
+        "5 problems",
+        "env_id is required",
+        "sed is not",
+        "total_timesteps must",
+        "algo_kwargs.tau",
+        "algo_kwargs.gama",
+    ):
         assert part in text
 
 
@@ -169,10 +176,12 @@ def test_presets_of_every_algorithm() -> None:
 
 
 def test_overrides(tmp_path: Path) -> None:
-    config = load_config("sac/pendulum", ["algo_kwargs.learning_rate=5e-4", "seed=9", f"output_dir={tmp_path}", "reward.scale=2"])
+    config = load_config(
+        "sac/pendulum", ["algo_kwargs.learning_rate=5e-4", "seed=9", f"output_dir={tmp_path}", "reward.scale=2"]
+    )
     assert (config.algo_kwargs["learning_rate"], config.seed, config.output_dir) == (5e-4, 9, tmp_path)
     assert config.reward.scale == 2.0
-    with pytest.raises(ConfigError, match="key.path=value"):
+    with pytest.raises(ConfigError, match=r"key\.path=value"):
         load_config("sac/pendulum", ["seed"])
 
 

@@ -171,14 +171,20 @@ KILLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("change", KILLS.values(), ids=KILLS.keys())
 def test_kill_9_at_random_moments(change: dict[str, Any], tmp_path: Path) -> None:
-    settings = tiny_settings("sac", tmp_path / "killed", total_timesteps=900, checkpoint_interval=60, eval_interval=300, **change)
+    settings = tiny_settings(
+        "sac", tmp_path / "killed", total_timesteps=900, checkpoint_interval=60, eval_interval=300, **change
+    )
     config_file = tmp_path / "config.yaml"
     config_file.write_text(dump_yaml(settings))
-    whole = train(tiny_config("sac", tmp_path / "whole", total_timesteps=900, checkpoint_interval=60, eval_interval=300, **change))
+    whole = train(
+        tiny_config("sac", tmp_path / "whole", total_timesteps=900, checkpoint_interval=60, eval_interval=300, **change)
+    )
     chance = random.Random(len(str(change)))
     process = start(config_file)
     for attempt in range(3):
-        wait_for(lambda: the_run(tmp_path / "killed") and any((the_run(tmp_path / "killed") / "checkpoints").iterdir()), process)
+        wait_for(
+            lambda: the_run(tmp_path / "killed") and any((the_run(tmp_path / "killed") / "checkpoints").iterdir()), process
+        )
         time.sleep(chance.uniform(0, 0.4))
         process.kill()
         process.wait()
@@ -199,7 +205,9 @@ def test_signals_finish_the_step_save_and_exit_130(number: signal.Signals, tmp_p
     config_file.write_text(dump_yaml(settings))
     process = start(config_file)
     log = "metrics.jsonl"
-    wait_for(lambda: (run := the_run(tmp_path / "stopped")) and (run / log).exists() and (run / log).stat().st_size > 400, process)
+    wait_for(
+        lambda: (run := the_run(tmp_path / "stopped")) and (run / log).exists() and (run / log).stat().st_size > 400, process
+    )
     os.kill(process.pid, number)
     assert process.wait(timeout=30) == 130
     run_dir = the_run(tmp_path / "stopped")

@@ -56,8 +56,8 @@ def test_spec(algo: str) -> None:
 
 def test_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError):
-        rl_training.Nonsense
+        _ = rl_training.Nonsense
     with pytest.raises(AttributeError):
-        rl_training.nonsense
+        _ = rl_training.nonsense
     with pytest.raises(ValueError, match="did you mean 'sac'"):
         get_algorithm_spec("sacc")

@@ -13,7 +13,9 @@ from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.training import train
 
 CONTINUOUS_ONLINE = [
-    name for name in ALGORITHMS if get_algorithm_spec(name).loop == "online" and get_algorithm_spec(name).actions == "continuous"
+    name
+    for name in ALGORITHMS
+    if get_algorithm_spec(name).loop == "online" and get_algorithm_spec(name).actions == "continuous"
 ]
 
 
@@ -28,7 +30,12 @@ def stored_rows(run_dir: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("ends", ["truncated", "terminated", "both"])
 def test_stored_dones_and_next_observations(algo: str, num_envs: int, ends: str, tmp_path: Path) -> None:
     config = tiny_config(
-        algo, tmp_path, env_id="support:CountingEnv", env_kwargs={"limit": 4, "ends": ends}, num_envs=num_envs, total_timesteps=60
+        algo,
+        tmp_path,
+        env_id="support:CountingEnv",
+        env_kwargs={"limit": 4, "ends": ends},
+        num_envs=num_envs,
+        total_timesteps=60,
     )
     stored = stored_rows(train(config).run_dir)
     assert len(stored["done"]) == 60
@@ -58,7 +65,11 @@ def test_several_environments_keep_the_update_ratio(tmp_path: Path) -> None:
     updates = {}
     for num_envs in (1, 3, 5):
         config = tiny_config(
-            "sac", tmp_path, num_envs=num_envs, total_timesteps=100, algo_kwargs={"learning_starts": 40, "gradient_updates_per_step": 2}
+            "sac",
+            tmp_path,
+            num_envs=num_envs,
+            total_timesteps=100,
+            algo_kwargs={"learning_starts": 40, "gradient_updates_per_step": 2},
         )
         result = train(config)
         assert result.metrics["global_step"] == 100  # exactly, also where 3 does not divide it
