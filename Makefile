@@ -19,7 +19,7 @@ train: setup  ## Train SAC on Pendulum-v1 (a minute or two) and say where the re
 	$(BIN)/rl-training train sac/pendulum
 
 test: check  ## Format, lint and type checks, then the whole quick suite
-	$(BIN)/pytest -n auto -m "not slow"
+	$(BIN)/pytest -n auto
 
 check: setup  ## Formatting, lint, types
 	$(BIN)/ruff format --check .
@@ -31,7 +31,7 @@ format: setup  ## Put the code in shape
 	$(BIN)/ruff check --fix .
 
 learn-check: setup  ## Learning runs with thresholds, three seeds each
-	$(BIN)/pytest -m slow -rA
+	$(BIN)/python benchmarks/learning.py --check
 
 bench: setup  ## Updates and steps per second on this machine
 	$(BIN)/python benchmarks/speed.py

@@ -63,7 +63,7 @@ def test_overrides_and_dry_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main([*arguments, "--output-dir", str(tmp_path), "--dry-run"]) == 0
     resolved = yaml.safe_load(capsys.readouterr().out)
     assert (resolved["algo_kwargs"]["learning_rate"], resolved["seed"], resolved["total_timesteps"]) == (5e-4, 9, 77)
-    assert resolved["algo_kwargs"]["tau"] == 0.005  # defaults are shown
+    assert resolved["algo_kwargs"]["gamma"] == 0.99  # defaults are shown
     assert not list(tmp_path.iterdir())
     assert main([*arguments, "--dry-run", "--json"]) == 0
     assert last_json(capsys)["seed"] == 9

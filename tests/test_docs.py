@@ -27,7 +27,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("where", "code"), blocks("python"), ids=lambda value: value if "#" in value else "")
+@pytest.mark.parametrize(("where", "code"), blocks("python"), ids=[where for where, _ in blocks("python")])
 def test_python_snippets_run(where: str, code: str, tmp_path: Path) -> None:
     # thousands of steps become a few dozen after the random ones; nothing else is changed
     shorter = re.sub(r"\b(\d)_000\b", lambda match: str(100 + 20 * int(match[1])), code)
@@ -37,7 +37,7 @@ def test_python_snippets_run(where: str, code: str, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{where}\n{done.stderr}"
 
 
-@pytest.mark.parametrize(("where", "text"), blocks("yaml"), ids=lambda value: value if "#" in value else "")
+@pytest.mark.parametrize(("where", "text"), blocks("yaml"), ids=[where for where, _ in blocks("yaml")])
 def test_yaml_snippets_are_valid_configs(where: str, text: str) -> None:
     build_config(yaml.safe_load(text.replace("e-", ".0e-")), source=where)
 

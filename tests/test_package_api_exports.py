@@ -13,7 +13,15 @@ from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec
 
 NAMES = {
     "rl_training.algorithms.base": ["Algorithm", "UpdateResult"],
-    "rl_training.models": ["MLPSACModel"],
+    "rl_training.models": [
+        "MLPSACModel",
+        "MLPTD3Model",
+        "MLPDDPGModel",
+        "MLPREDQModel",
+        "MLPTQCModel",
+        "MLPQNetwork",
+        "MLPDuelingQNetwork",
+    ],
     "rl_training.runtime.workflows": ["evaluate_checkpoint", "resume_training", "predict_checkpoint"],
     "rl_training.runtime.controls": ["build_control_callbacks", "EarlyStoppingConfig", "EarlyStoppingCallback"],
     "rl_training.runtime.trainer": ["TrainResult", "TrainerState"],

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from support import random_batch
 
-from rl_training.algorithms.sac import SAC, sac_actor_loss, sac_loss, sac_temperature_loss
+from rl_training.algorithms.entropy import EntropyHyperparameters, Temperature, entropy_actor_loss
+from rl_training.algorithms.sac import SAC, sac_loss
 from rl_training.models.mlp_sac import MLPSACModel
 
 
@@ -36,17 +35,12 @@ def test_loss_worked_by_hand() -> None:
 
 
 def test_temperature_rises_when_entropy_is_too_low() -> None:
-    log_alpha = torch.zeros((), requires_grad=True)
-    low_entropy = torch.full((4,), 3.0)  # entropy -3, target -2
-    sac_temperature_loss(log_alpha=log_alpha, logprobs=low_entropy, target_entropy=-2.0)["alpha_loss"].backward()
-    assert log_alpha.grad is not None
-    assert log_alpha.grad.item() == pytest.approx(-1.0)  # descent raises log alpha
-
-
-def test_actor_loss_has_no_gradient_for_alpha_in_the_temperature_step() -> None:
-    logprobs = torch.tensor([0.3], requires_grad=True)
-    loss = sac_temperature_loss(log_alpha=torch.zeros(()), logprobs=logprobs, target_entropy=-1.0)["alpha_loss"]
-    assert not loss.requires_grad
+    temperature = Temperature(EntropyHyperparameters(), action_dim=2)
+    low_entropy = torch.full((4,), 3.0, requires_grad=True)  # entropy -3, target -2
+    temperature.loss(low_entropy)["alpha_loss"].backward()
+    assert temperature.log_alpha.grad is not None
+    assert temperature.log_alpha.grad.item() == pytest.approx(-1.0)  # descent raises log alpha
+    assert low_entropy.grad is None  # and does not touch the policy
 
 
 def test_first_update_reports_everything() -> None:
@@ -77,12 +71,12 @@ def test_fixed_temperature_stays() -> None:
     learner = make(alpha=0.2, learn_alpha=False)
     result = learner.update(random_batch("sac"))
     assert "alpha_loss" not in result.metrics
-    assert learner.log_alpha.exp().item() == pytest.approx(0.2)
+    assert learner.temperature().item() == pytest.approx(0.2)
 
 
 def test_target_entropy_is_minus_the_action_dimensions_unless_given() -> None:
-    assert make().target_entropy == -2.0
-    assert make(target_entropy=-0.5).target_entropy == -0.5
+    assert make().temperature.target_entropy == -2.0
+    assert make(target_entropy=-0.5).temperature.target_entropy == -0.5
 
 
 def test_critics_do_not_move_in_the_actor_step() -> None:
@@ -102,10 +96,9 @@ def test_targets_follow_by_tau() -> None:
     torch.testing.assert_close(learner.target_values, expected)
 
 
-def test_actor_loss_takes_the_smaller_critic() -> None:
-    q1, q2 = torch.tensor([1.0, 9.0]), torch.tensor([5.0, 2.0])
-    loss = sac_actor_loss(logprobs=torch.zeros(2), q1=q1, q2=q2, alpha=torch.tensor(math.pi))["actor_loss"]
-    assert loss.item() == pytest.approx(-1.5)
+def test_shapes_of_the_actor_loss_must_agree() -> None:
+    with pytest.raises(ValueError, match="differ in shape"):
+        entropy_actor_loss(logprobs=torch.zeros(4), q_values=torch.zeros(4, 1), alpha=torch.tensor(1.0))
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,44 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rl_training.algorithms.ddpg import DDPG
+    from rl_training.algorithms.ddpg import DDPG as DDPGAlgorithm
+    from rl_training.algorithms.dqn import DQN
+    from rl_training.algorithms.dqn import DQN as DQNAlgorithm
+    from rl_training.algorithms.redq import REDQ
+    from rl_training.algorithms.redq import REDQ as REDQAlgorithm
     from rl_training.algorithms.sac import SAC
     from rl_training.algorithms.sac import SAC as SACAlgorithm
+    from rl_training.algorithms.td3 import TD3
+    from rl_training.algorithms.td3 import TD3 as TD3Algorithm
+    from rl_training.algorithms.tqc import TQC
+    from rl_training.algorithms.tqc import TQC as TQCAlgorithm
 
 ALGORITHMS = {
+    "dqn": "DQN",
+    "ddpg": "DDPG",
+    "td3": "TD3",
     "sac": "SAC",
+    "tqc": "TQC",
+    "redq": "REDQ",
 }
 """Module and class of every registered algorithm; imported when first asked for."""
 
-__all__ = ["ALGORITHMS", "SAC", "SACAlgorithm"]
+__all__ = [
+    "ALGORITHMS",
+    "DDPG",
+    "DQN",
+    "REDQ",
+    "SAC",
+    "TD3",
+    "TQC",
+    "DDPGAlgorithm",
+    "DQNAlgorithm",
+    "REDQAlgorithm",
+    "SACAlgorithm",
+    "TD3Algorithm",
+    "TQCAlgorithm",
+]
 
 _CLASSES = {class_name: name for name, class_name in ALGORITHMS.items()}
 

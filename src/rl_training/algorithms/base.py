@@ -30,6 +30,10 @@ class Hyperparameters(Settings):
     batch_size: int = Field(256, ge=1, description="transitions per gradient step")
     hidden_sizes: LayerSizes = Field((256, 256), description="width of each hidden layer")
 
+    def resolved_for(self, total_timesteps: int) -> Self:
+        """The same with everything filled in that depends on the budget; done once, so that extending a run keeps it."""
+        return self
+
 
 class OnlineHyperparameters(Hyperparameters):
     """What every method that learns from an environment adds.

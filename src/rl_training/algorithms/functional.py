@@ -27,6 +27,39 @@ def td_target(batch: Batch, next_values: Tensor, *, gamma: float) -> Tensor:
     return rewards + batch.get("discounts", gamma) * (1.0 - batch["dones"]) * next_values
 
 
+def quantile_td_target(batch: Batch, next_atoms: Tensor, *, gamma: float) -> Tensor:
+    """:func:`td_target` for atoms of a distribution, ``(batch, atoms)``."""
+    rewards, masks = batch["rewards"].unsqueeze(-1), 1.0 - batch["dones"].unsqueeze(-1)
+    discounts = batch["discounts"].unsqueeze(-1) if "discounts" in batch else gamma
+    return rewards + discounts * masks * next_atoms
+
+
+def quantile_huber_loss(*, quantiles: Tensor, target_atoms: Tensor, taus: Tensor, kappa: float = 1.0) -> Tensor:
+    """Quantile Huber loss of each critic's quantiles against every target atom, averaged over all (arXiv:1710.10044).
+
+    ``quantiles`` is ``(batch, critics, quantiles)``, ``target_atoms`` ``(batch, atoms)``, ``taus`` ``(quantiles,)``.
+    """
+    delta = target_atoms[:, None, None, :] - quantiles[..., None]  # (batch, critics, quantiles, atoms)
+    huber = torch.nn.functional.huber_loss(delta, torch.zeros_like(delta), reduction="none", delta=kappa) / kappa
+    return ((taus[:, None] - (delta.detach() < 0).float()).abs() * huber).mean()
+
+
+def smoothed(actions: Tensor, noise_std: float, noise_clip: float, generator: torch.Generator) -> Tensor:
+    """Target policy smoothing (arXiv:1802.09477): clipped Gaussian noise, then back into [-1, 1]."""
+    noise = torch.randn(actions.shape, generator=generator, device=actions.device) * noise_std
+    return (actions + noise.clamp(-noise_clip, noise_clip)).clamp(-1.0, 1.0)
+
+
+def gaussian_exploration(actions: Tensor, noise_std: float, generator: torch.Generator) -> Tensor:
+    """Actions with Gaussian noise, kept in [-1, 1]; the scale is in units of the action's half range."""
+    return (actions + noise_std * torch.randn(actions.shape, generator=generator, device=actions.device)).clamp(-1.0, 1.0)
+
+
+def sample_critic_subset(num_critics: int, subset_size: int, generator: torch.Generator) -> Tensor:
+    """Indices of ``subset_size`` different critics."""
+    return torch.randperm(num_critics, generator=generator, device=generator.device)[:subset_size]
+
+
 def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
     """Mean squared error of two tensors that must have one shape."""
     if prediction.shape != target.shape:

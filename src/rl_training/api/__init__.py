@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rl_training.api.algorithms import SAC, ManagedAlgorithm
+    from rl_training.api.algorithms import DDPG, DQN, REDQ, SAC, TD3, TQC, ManagedAlgorithm
     from rl_training.experiment.config import TrainConfig
 
-__all__ = ["SAC", "ManagedAlgorithm", "TrainConfig"]
+__all__ = ["DDPG", "DQN", "REDQ", "SAC", "TD3", "TQC", "ManagedAlgorithm", "TrainConfig"]
 
 
 def __getattr__(name: str) -> Any:

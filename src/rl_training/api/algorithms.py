@@ -114,6 +114,36 @@ class ManagedAlgorithm:
         return f"{type(self).__name__}({self.config.env_id!r}, seed={self.config.seed}, {state})"
 
 
+class DQN(ManagedAlgorithm):
+    """Deep Q-Network, with double, dueling and n-step options."""
+
+    algo = "dqn"
+
+
+class DDPG(ManagedAlgorithm):
+    """Deep Deterministic Policy Gradient."""
+
+    algo = "ddpg"
+
+
+class TD3(ManagedAlgorithm):
+    """Twin Delayed DDPG."""
+
+    algo = "td3"
+
+
+class TQC(ManagedAlgorithm):
+    """Truncated Quantile Critics."""
+
+    algo = "tqc"
+
+
+class REDQ(ManagedAlgorithm):
+    """Randomized Ensembled Double Q-learning."""
+
+    algo = "redq"
+
+
 class SAC(ManagedAlgorithm):
     """Soft Actor-Critic with a learned temperature."""
 

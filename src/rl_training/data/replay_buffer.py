@@ -17,7 +17,8 @@ FloatArray = npt.NDArray[np.float32]
 class ReplayBuffer:
     """The last ``capacity`` transitions, drawn uniformly with replacement.
 
-    A row is ``obs | action | reward | terminated | next_obs`` in float32. ``dones`` of a batch means *terminated*;
+    A row is ``obs | action | reward | terminated | next_obs`` in float32, and for n-step transitions
+    (``with_discounts``) the discount of its bootstrap. ``dones`` of a batch means *terminated*;
     a transition cut by a time limit is stored with 0 and the real last observation, and so bootstraps.
     Memory is claimed by the operating system as rows are written, not when the buffer is made.
     """
@@ -29,12 +30,14 @@ class ReplayBuffer:
         action_dim: int,
         *,
         action_kind: ActionKind = "continuous",
+        with_discounts: bool = False,
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
         self.capacity, self.obs_dim, self.action_dim, self.action_kind = capacity, obs_dim, action_dim, action_kind
         self.device = device  # where batches go; the rows stay in main memory
-        width = 2 * obs_dim + action_dim + 2
+        self.with_discounts = with_discounts
+        width = 2 * obs_dim + action_dim + 2 + with_discounts
         try:
             self.rows = torch.empty((capacity, width), dtype=torch.float32)
         except RuntimeError:
@@ -59,6 +62,7 @@ class ReplayBuffer:
         rewards: npt.ArrayLike,
         next_obs: npt.ArrayLike,
         terminated: npt.ArrayLike,
+        discounts: npt.ArrayLike | None = None,
     ) -> None:
         """Append ``n`` transitions, one per row of each argument; ``actions`` in [-1, 1] or indices."""
         obs = np.asarray(obs, dtype=np.float32)
@@ -69,7 +73,9 @@ class ReplayBuffer:
         block[:, first:second] = np.asarray(actions).reshape(count, self.action_dim)
         block[:, second] = rewards
         block[:, second + 1] = terminated
-        block[:, second + 2 :] = next_obs
+        block[:, second + 2 : second + 2 + first] = next_obs
+        if self.with_discounts:
+            block[:, -1] = discounts
         if not np.isfinite(block).all():
             self._refuse(block)
         for start in range(0, count, self.capacity):  # more rows than the whole buffer: the last ones stay
@@ -107,13 +113,16 @@ class ReplayBuffer:
     def _batch(self, rows: Tensor) -> Batch:
         first, second = self.obs_dim, self.obs_dim + self.action_dim
         actions = rows[:, first:second]
-        return {
+        batch = {
             "obs": rows[:, :first],
             "actions": actions if self.action_kind == "continuous" else actions.squeeze(1).long(),
             "rewards": rows[:, second],
             "dones": rows[:, second + 1],
-            "next_obs": rows[:, second + 2 :],
+            "next_obs": rows[:, second + 2 : second + 2 + first],
         }
+        if self.with_discounts:
+            batch["discounts"] = rows[:, -1]
+        return batch
 
     def state_dict(self) -> dict[str, Tensor]:
         """The filled rows (a view, not a copy), the write position and the sampler's generator."""

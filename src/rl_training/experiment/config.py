@@ -126,13 +126,18 @@ class TrainConfig(Settings):
             BaseModel.__init__(self, **data)
         except ValidationError as error:
             problems += describe_problems(type(self), error)
+        hyperparameters = None
         try:
             if spec is not None and isinstance(data.get("algo_kwargs", {}), Mapping):
-                spec.hyperparameters(**data.get("algo_kwargs", {}))
+                hyperparameters = spec.hyperparameters(**data.get("algo_kwargs", {}))
         except ConfigError as error:
             problems += [problem.under("algo_kwargs") for problem in error.problems]
         if problems:
             raise ConfigError(problems)
+        assert hyperparameters is not None
+        resolved = dict(hyperparameters.resolved_for(self.total_timesteps))
+        settled = {name: value for name, value in resolved.items() if value != getattr(hyperparameters, name)}
+        object.__setattr__(self, "algo_kwargs", {**self.algo_kwargs, **settled})
 
     @field_validator("algo")
     @classmethod

@@ -59,3 +59,51 @@ class TwinCritics(nn.Module):
         """Both values, each ``(batch,)``."""
         obs_actions = torch.cat((obs, actions), dim=-1)
         return self.q1(obs_actions), self.q2(obs_actions)
+
+
+class DeterministicActor(nn.Module):
+    """a = tanh(net(s))."""
+
+    def __init__(self, obs_dim: int, action_dim: int, hidden_sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.net = MLP(obs_dim, hidden_sizes, action_dim)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """``(batch, obs_dim) -> (batch, action_dim)`` in [-1, 1]."""
+        return torch.tanh(self.net(obs))
+
+
+class EnsembleMLP(nn.Module):
+    """Several MLPs of one shape, evaluated together: one batched matrix product per layer instead of one per member."""
+
+    def __init__(
+        self, num_members: int, input_dim: int, hidden_sizes: Sequence[int], output_dim: int, *, layer_norm: bool = False
+    ) -> None:
+        super().__init__()
+        self.num_members = num_members
+        sizes = list(pairwise([input_dim, *hidden_sizes, output_dim]))
+        self.weights = nn.ParameterList(nn.Parameter(torch.empty(num_members, fan_in, fan_out)) for fan_in, fan_out in sizes)
+        self.biases = nn.ParameterList(nn.Parameter(torch.empty(num_members, 1, fan_out)) for _, fan_out in sizes)
+        for weight, bias, (fan_in, _) in zip(self.weights, self.biases, sizes, strict=True):
+            nn.init.uniform_(weight, -(fan_in**-0.5), fan_in**-0.5)  # as nn.Linear does, each member for itself
+            nn.init.uniform_(bias, -(fan_in**-0.5), fan_in**-0.5)
+        norms = hidden_sizes if layer_norm else ()
+        self.norm_scales = nn.ParameterList(nn.Parameter(torch.ones(num_members, 1, size)) for size in norms)
+        self.norm_shifts = nn.ParameterList(nn.Parameter(torch.zeros(num_members, 1, size)) for size in norms)
+
+    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
+        """``(batch, input_dim) -> (members, batch, output_dim)``; ``members`` selects some, and only those are computed."""
+
+        def chosen(stacked: Tensor) -> Tensor:
+            return stacked if members is None else stacked.index_select(0, members)
+
+        count = self.num_members if members is None else len(members)
+        x = x.expand(count, *x.shape)
+        last = len(self.weights) - 1
+        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.baddbmm(chosen(bias), x, chosen(weight))
+            if index < last:
+                x = torch.relu_(x)
+                if len(self.norm_scales):
+                    x = F.layer_norm(x, x.shape[-1:]) * chosen(self.norm_scales[index]) + chosen(self.norm_shifts[index])
+        return x

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from rl_training.algorithms.base import Algorithm, OnlineHyperparameters
+from rl_training.data.n_step import NStepQueue
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.envs.episodes import EpisodeState
 from rl_training.envs.factory import FloatArray, VectorEnv
@@ -41,6 +42,8 @@ class Collector:
         self._env_spec, self._scaler = env_spec, ActionScaler(env_spec)
         self._random_steps = hyperparameters.learning_starts
         self._reward = None if reward == RewardTransform() else reward
+        n_step, gamma = getattr(hyperparameters, "n_step", 1), hyperparameters.gamma
+        self._n_step = NStepQueue(n_step, gamma, num_envs=num_envs) if n_step > 1 else None
         self._rng = np.random.default_rng(seed)
         self._device = next(iter(algorithm.networks())).device
         self._obs: FloatArray = np.zeros((num_envs, env_spec.obs_dim), dtype=np.float32)
@@ -60,7 +63,11 @@ class Collector:
         count = min(len(actions), limit)
         rewards = step.rewards if self._reward is None else transform_rewards(self._reward, step.rewards)
         # dones = terminated: where a time limit cut the episode, next_obs is its real last observation and bootstraps
-        self.buffer.add(self._obs[:count], actions[:count], rewards[:count], step.next_obs[:count], step.terminated[:count])
+        row = (self._obs[:count], actions[:count], rewards[:count], step.next_obs[:count], step.terminated[:count])
+        if self._n_step is None:
+            self.buffer.add(*row)
+        elif (complete := self._n_step.add(*row, step.truncated[:count])) is not None:
+            self.buffer.add(*complete)
         self._obs = step.obs
         self._returns += step.rewards
         self._lengths += 1
@@ -101,6 +108,8 @@ class Collector:
         states = self.envs.episode_states()
         episodes = {f"actions.{index}": torch.from_numpy(state.actions) for index, state in enumerate(states)}
         episodes["obs"] = torch.from_numpy(self._obs)
+        if self._n_step is not None:
+            episodes |= self._n_step.state_dict()
         data = {
             "rng": self._rng.bit_generator.state,
             "episode_numbers": [state.episode for state in states],
@@ -120,6 +129,8 @@ class Collector:
         self._recent = deque(((entry[0], entry[1]) for entry in data["recent"]), maxlen=RECENT_EPISODES)
         self.episodes = data["episodes"]
         episodes = parts["episodes"]
+        if self._n_step is not None:
+            self._n_step.load_state_dict(episodes)
         states = [
             EpisodeState(number, episodes[f"actions.{index}"].numpy()) for index, number in enumerate(data["episode_numbers"])
         ]
@@ -131,6 +142,8 @@ class Collector:
             return True
         self._obs = self.envs.reset()
         self._returns[:], self._lengths[:] = 0.0, 0
+        if self._n_step is not None:
+            self._n_step.clear()
         return False
 
 

@@ -18,7 +18,7 @@ def run_online(run: Run, collector: Collector, hp: OnlineHyperparameters) -> Non
         if run.step > hp.learning_starts:
             rounds = run.step // hp.train_frequency - max(before, hp.learning_starts) // hp.train_frequency
             updates = int(min(rounds * hp.gradient_updates_per_step, run.remaining_updates))
-            if updates > 0:
+            if updates > 0 and len(collector.buffer) > 0:  # n-step transitions arrive a few steps late
                 for batch in collector.buffer.sample_batches(hp.batch_size, updates):
                     run.update(batch)
         run.do_due()

@@ -31,7 +31,11 @@ from rl_training.types import Batch, CheckpointError, EnvSpec, Metrics, Numerics
 
 logger = logging.getLogger("rl_training")
 
-LOG_NAMES = {"alpha": "ent_coef", "alpha_loss": "ent_coef_loss", "epsilon": "exploration_rate"}
+LOG_NAMES = {
+    "alpha": "train/ent_coef",
+    "alpha_loss": "train/ent_coef_loss",
+    "epsilon": "rollout/exploration_rate",
+}
 """Metrics that dashboards know under another tag."""
 
 
@@ -206,7 +210,7 @@ class Run:
             "train/n_updates": float(self.num_updates),
             "train/learning_rate": self.algorithm.optimizers()[0].learning_rate,
         }
-        row |= {f"train/{LOG_NAMES.get(name, name)}": value for name, value in as_floats(self._latest).items()}
+        row |= {LOG_NAMES.get(name, f"train/{name}"): value for name, value in as_floats(self._latest).items()}
         self._write(row)
         self._interval_started, self._interval_from = now, (step, self.num_updates, self._paused)
         self._last_log = step

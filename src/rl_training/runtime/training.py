@@ -143,6 +143,7 @@ class _Online:
             env_spec.obs_dim,
             env_spec.action_dim,
             action_kind=env_spec.action_kind,
+            with_discounts=getattr(hp, "n_step", 1) > 1,
             device=device,
             seed=stream_seed(config.seed, "sample"),
         )

@@ -1,0 +1,5 @@
+"""Entry point of DQN."""
+
+from rl_training.runtime.training import train_function
+
+train_dqn = train_function("dqn")

@@ -1,0 +1,5 @@
+"""Entry point of TD3."""
+
+from rl_training.runtime.training import train_function
+
+train_td3 = train_function("td3")
