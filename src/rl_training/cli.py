@@ -118,7 +118,7 @@ def train(
     def start(callbacks: list[object]) -> TrainResult:
         return run_training(resolved, callbacks=callbacks, run_suffix=run_suffix)
 
-    _run(start, resolved.total_timesteps, quiet=quiet, as_json=as_json)
+    _run(start, quiet=quiet, as_json=as_json)
 
 
 @app.command()
@@ -139,7 +139,7 @@ def resume(
     def start(callbacks: list[object]) -> TrainResult:
         return resume_training(where, total_timesteps, run_suffix, callbacks=callbacks, ignore_stop=ignore_stop)
 
-    _run(start, total_timesteps, quiet=quiet, as_json=as_json)
+    _run(start, quiet=quiet, as_json=as_json)
 
 
 @app.command("eval")
@@ -253,13 +253,13 @@ def _one(argument: Any, option: Any, what: str) -> Any:
     return option if argument is None else argument
 
 
-def _run(start: Callable[[list[object]], TrainResult], total: int | None, *, quiet: bool, as_json: bool) -> None:
+def _run(start: Callable[[list[object]], TrainResult], *, quiet: bool, as_json: bool) -> None:
     """Run with a progress display and tell the result."""
     from rich.console import Console
 
     from rl_training.runtime.progress import ProgressDisplay
 
-    display = None if quiet else ProgressDisplay(total or 0, console=Console(stderr=True))
+    display = None if quiet else ProgressDisplay(console=Console(stderr=True))
     try:
         result = start([display] if display else [])
     finally:

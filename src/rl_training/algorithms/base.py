@@ -56,12 +56,16 @@ class OnlineHyperparameters(Hyperparameters):
         return self
 
 
-class ActorCriticHyperparameters(OnlineHyperparameters):
-    """What the continuous actor-critic methods share."""
+class CriticHyperparameters(Hyperparameters):
+    """What methods with target critics share."""
 
     tau: float = Field(0.005, gt=0, le=1, description="share of the online network in each target update")
     critic_hidden_sizes: LayerSizes | None = Field(None, description="critic layers, where they differ from hidden_sizes")
     layer_norm: bool = Field(False, description="LayerNorm in the critics, after each ReLU")
+
+
+class ActorCriticHyperparameters(CriticHyperparameters, OnlineHyperparameters):
+    """What the online actor-critic methods share."""
 
 
 class UpdateResult:

@@ -8,16 +8,20 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import ActorCriticHyperparameters
+from rl_training.algorithms.base import ActorCriticHyperparameters, Hyperparameters
 from rl_training.types import Terms
 
 
-class EntropyHyperparameters(ActorCriticHyperparameters):
+class TemperatureSettings(Hyperparameters):
     """The temperature's settings."""
 
     alpha: float = Field(1.0, gt=0, description="initial temperature; the fixed one when learn_alpha is false")
     learn_alpha: bool = Field(True, description="tune the temperature towards target_entropy")
     target_entropy: float | None = Field(None, description="entropy to hold; minus the number of action dimensions if none")
+
+
+class EntropyHyperparameters(TemperatureSettings, ActorCriticHyperparameters):
+    """What the online maximum-entropy methods share."""
 
 
 def entropy_actor_loss(*, logprobs: Tensor, q_values: Tensor, alpha: Tensor) -> Terms:
@@ -39,7 +43,7 @@ class Temperature(nn.Module):
     step does not shrink as alpha does.
     """
 
-    def __init__(self, hp: EntropyHyperparameters, action_dim: int) -> None:
+    def __init__(self, hp: TemperatureSettings, action_dim: int) -> None:
         super().__init__()
         self.log_alpha = nn.Parameter(torch.tensor(math.log(hp.alpha)))
         self.target_entropy = -float(action_dim) if hp.target_entropy is None else hp.target_entropy

@@ -19,8 +19,8 @@ LINE_SECONDS = 30.0
 class ProgressDisplay(Callback):
     """A callback that shows step, returns, loss, speed and time left."""
 
-    def __init__(self, total_timesteps: int, *, console: Console) -> None:
-        self._total, self._console = total_timesteps, console
+    def __init__(self, *, console: Console) -> None:
+        self._console = console
         self._shown = self._line = time.monotonic()
         self._shown_step = 0
         self._return: float | None = None
@@ -43,7 +43,9 @@ class ProgressDisplay(Callback):
                 TimeRemainingColumn(),
                 console=self._console,
             )
-            self._task = self._bar.add_task(trainer.algorithm, total=self._total, completed=trainer.global_step, info="")
+            self._task = self._bar.add_task(
+                trainer.algorithm, total=trainer.total_timesteps, completed=trainer.global_step, info=""
+            )
             self._bar.start()
 
     def on_collect_end(self, trainer: TrainerState, result: CollectResult) -> None:
@@ -84,7 +86,7 @@ class ProgressDisplay(Callback):
             self._bar.update(self._task, completed=trainer.global_step, info=self._info())
         elif now - self._line > LINE_SECONDS:
             self._line = now
-            self._console.print(f"step {trainer.global_step}/{self._total}: {self._info()}", highlight=False)
+            self._console.print(f"step {trainer.global_step}/{trainer.total_timesteps}: {self._info()}", highlight=False)
 
     def _info(self) -> str:
         parts = [f"{self._rate:.0f}/s"]

@@ -70,7 +70,7 @@ class Run:
     ) -> None:
         self.config, self.algorithm, self.env_spec, self.source = config, algorithm, env_spec, source
         self.directory = directory
-        self.state = TrainerState(config.algo, directory)
+        self.state = TrainerState(config.algo, directory, total_timesteps=config.total_timesteps)
         self.callbacks = CallbackList([*build_control_callbacks(config), *callbacks])
         self.num_updates = 0
         self.checkpoint_path: Path | None = None

@@ -17,6 +17,7 @@ class TrainerState:
     global_step: int = 0
     should_stop: bool = False
     stop_reason: str | None = None
+    total_timesteps: int = 0
 
 
 @dataclass(frozen=True)
