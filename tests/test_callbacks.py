@@ -41,15 +41,15 @@ class Recorder:
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_every_hook_is_called(algo: str, tmp_path: Path) -> None:
-    recorder = Recorder()
-    train(tiny_config(algo, tmp_path), callbacks=[recorder])
+    recorder, config = Recorder(), tiny_config(algo, tmp_path)
+    train(config, callbacks=[recorder])
     names = [name for name, _ in recorder.events]
     assert recorder.events[0] == ("start", algo)
     assert recorder.events[-1] == ("end", 96.0)
     assert names.count("eval") == 3
     if algo in ONLINE:
         assert names.count("collect") == 96
-        assert names.count("update") == 64
+        assert names.count("update") == 64 * config.hyperparameters.gradient_updates_per_step  # type: ignore[attr-defined]
     else:
         assert names.count("collect") == 0
         assert names.count("update") == 96

@@ -21,6 +21,8 @@ NAMES = {
         "MLPTQCModel",
         "MLPQNetwork",
         "MLPDuelingQNetwork",
+        "MLPBCModel",
+        "MLPIQLModel",
     ],
     "rl_training.runtime.workflows": ["evaluate_checkpoint", "resume_training", "predict_checkpoint"],
     "rl_training.runtime.controls": ["build_control_callbacks", "EarlyStoppingConfig", "EarlyStoppingCallback"],
@@ -28,7 +30,13 @@ NAMES = {
     "rl_training.experiment.config": ["TrainConfig"],
     "rl_training.experiment.registry": ["AlgorithmSpec", "get_algorithm_spec", "list_algorithms"],
     "rl_training.experiment.default_manager": ["DefaultExperimentManager"],
-    "rl_training.data": ["ReplayBuffer"],
+    "rl_training.data": [
+        "ReplayBuffer",
+        "TransitionDataset",
+        "load_transition_dataset",
+        "mix_transition_datasets",
+        "compute_discounted_returns_to_go",
+    ],
     "rl_training.cli": ["main", "load_config"],
 }
 

@@ -6,11 +6,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rl_training.api import DDPG, DQN, REDQ, SAC, TD3, TQC, TrainConfig
+    from rl_training.api import AWAC, BC, CQL, DDPG, DQN, IQL, REDQ, SAC, TD3, TD3BC, TQC, ReBRAC, TrainConfig
 
 __version__ = "0.1.0"
 
-__all__ = ["DDPG", "DQN", "REDQ", "SAC", "TD3", "TQC", "TrainConfig", "__version__"]
+__all__ = [
+    "AWAC",
+    "BC",
+    "CQL",
+    "DDPG",
+    "DQN",
+    "IQL",
+    "REDQ",
+    "SAC",
+    "TD3",
+    "TD3BC",
+    "TQC",
+    "ReBRAC",
+    "TrainConfig",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:  # torch and gymnasium are imported when an agent is first asked for

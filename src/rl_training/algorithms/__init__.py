@@ -11,16 +11,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rl_training.algorithms.awac import AWAC
+    from rl_training.algorithms.awac import AWAC as AWACAlgorithm
+    from rl_training.algorithms.bc import BC
+    from rl_training.algorithms.bc import BC as BCAlgorithm
+    from rl_training.algorithms.cql import CQL
+    from rl_training.algorithms.cql import CQL as CQLAlgorithm
     from rl_training.algorithms.ddpg import DDPG
     from rl_training.algorithms.ddpg import DDPG as DDPGAlgorithm
     from rl_training.algorithms.dqn import DQN
     from rl_training.algorithms.dqn import DQN as DQNAlgorithm
+    from rl_training.algorithms.iql import IQL
+    from rl_training.algorithms.iql import IQL as IQLAlgorithm
+    from rl_training.algorithms.rebrac import ReBRAC
+    from rl_training.algorithms.rebrac import ReBRAC as ReBRACAlgorithm
     from rl_training.algorithms.redq import REDQ
     from rl_training.algorithms.redq import REDQ as REDQAlgorithm
     from rl_training.algorithms.sac import SAC
     from rl_training.algorithms.sac import SAC as SACAlgorithm
     from rl_training.algorithms.td3 import TD3
     from rl_training.algorithms.td3 import TD3 as TD3Algorithm
+    from rl_training.algorithms.td3_bc import TD3BC
+    from rl_training.algorithms.td3_bc import TD3BC as TD3BCAlgorithm
     from rl_training.algorithms.tqc import TQC
     from rl_training.algorithms.tqc import TQC as TQCAlgorithm
 
@@ -31,22 +43,40 @@ ALGORITHMS = {
     "sac": "SAC",
     "tqc": "TQC",
     "redq": "REDQ",
+    "bc": "BC",
+    "iql": "IQL",
+    "cql": "CQL",
+    "td3_bc": "TD3BC",
+    "awac": "AWAC",
+    "rebrac": "ReBRAC",
 }
 """Module and class of every registered algorithm; imported when first asked for."""
 
 __all__ = [
     "ALGORITHMS",
+    "AWAC",
+    "BC",
+    "CQL",
     "DDPG",
     "DQN",
+    "IQL",
     "REDQ",
     "SAC",
     "TD3",
+    "TD3BC",
     "TQC",
+    "AWACAlgorithm",
+    "BCAlgorithm",
+    "CQLAlgorithm",
     "DDPGAlgorithm",
     "DQNAlgorithm",
+    "IQLAlgorithm",
     "REDQAlgorithm",
+    "ReBRAC",
+    "ReBRACAlgorithm",
     "SACAlgorithm",
     "TD3Algorithm",
+    "TD3BCAlgorithm",
     "TQCAlgorithm",
 ]
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, UpdateResult
+from rl_training.algorithms.base import Algorithm, AlgorithmSpec, CriticHyperparameters, UpdateResult
 from rl_training.algorithms.entropy import EntropyHyperparameters, Temperature, entropy_actor_loss
 from rl_training.algorithms.functional import (
     as_floats,
@@ -93,7 +93,7 @@ class SAC(Algorithm):
         return self.model.mean_actions(obs) if deterministic else self.model.sample_actions(obs, self.generator).actions
 
 
-def build_model(env_spec: EnvSpec, hp: SACHyperparameters) -> MLPSACModel:
+def build_model(env_spec: EnvSpec, hp: CriticHyperparameters) -> MLPSACModel:
     """Networks for a task."""
     return MLPSACModel(
         env_spec.obs_dim,

@@ -18,7 +18,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import ActorCriticHyperparameters, Algorithm, AlgorithmSpec, UpdateResult
+from rl_training.algorithms.base import (
+    ActorCriticHyperparameters,
+    Algorithm,
+    AlgorithmSpec,
+    CriticHyperparameters,
+    UpdateResult,
+)
 from rl_training.algorithms.functional import (
     as_floats,
     flatten_parameters,
@@ -96,7 +102,7 @@ class TD3(Algorithm):
         return actions if deterministic else gaussian_exploration(actions, self.hp.exploration_noise, self.generator)
 
 
-def build_model(env_spec: EnvSpec, hp: ActorCriticHyperparameters) -> MLPTD3Model:
+def build_model(env_spec: EnvSpec, hp: CriticHyperparameters) -> MLPTD3Model:
     """Networks for a task."""
     return MLPTD3Model(
         env_spec.obs_dim,

@@ -6,10 +6,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rl_training.api.algorithms import DDPG, DQN, REDQ, SAC, TD3, TQC, ManagedAlgorithm
+    from rl_training.api.algorithms import AWAC, BC, CQL, DDPG, DQN, IQL, REDQ, SAC, TD3, TD3BC, TQC, ManagedAlgorithm, ReBRAC
     from rl_training.experiment.config import TrainConfig
 
-__all__ = ["DDPG", "DQN", "REDQ", "SAC", "TD3", "TQC", "ManagedAlgorithm", "TrainConfig"]
+__all__ = [
+    "AWAC",
+    "BC",
+    "CQL",
+    "DDPG",
+    "DQN",
+    "IQL",
+    "REDQ",
+    "SAC",
+    "TD3",
+    "TD3BC",
+    "TQC",
+    "ManagedAlgorithm",
+    "ReBRAC",
+    "TrainConfig",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -150,6 +150,42 @@ class SAC(ManagedAlgorithm):
     algo = "sac"
 
 
+class BC(ManagedAlgorithm):
+    """Behaviour cloning."""
+
+    algo = "bc"
+
+
+class IQL(ManagedAlgorithm):
+    """Implicit Q-Learning."""
+
+    algo = "iql"
+
+
+class CQL(ManagedAlgorithm):
+    """Conservative Q-Learning."""
+
+    algo = "cql"
+
+
+class TD3BC(ManagedAlgorithm):
+    """TD3 with a cloning term, for fixed data."""
+
+    algo = "td3_bc"
+
+
+class AWAC(ManagedAlgorithm):
+    """Advantage-weighted actor-critic."""
+
+    algo = "awac"
+
+
+class ReBRAC(ManagedAlgorithm):
+    """TD3+BC with decoupled penalties and LayerNorm."""
+
+    algo = "rebrac"
+
+
 def _agents() -> dict[str, type[ManagedAlgorithm]]:
     """The classes above by name, and one for every registered algorithm that has none there."""
     agents = {agent.__name__: agent for agent in ManagedAlgorithm.__subclasses__()}

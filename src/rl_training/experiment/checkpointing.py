@@ -107,8 +107,12 @@ class Checkpoint:
     def verify(self) -> None:
         """Check every part, without reading tensors."""
         for part in PARTS:
-            if f"{part}.safetensors" in self.manifest["files"]:
+            if self.has(part):
                 self._checked_file(part)
+
+    def has(self, part: str) -> bool:
+        """Whether the checkpoint has a part."""
+        return f"{part}.safetensors" in self.manifest["files"]
 
     def tensors(self, part: str) -> dict[str, torch.Tensor]:
         """The tensors of one part."""

@@ -23,6 +23,15 @@ ALIASES = {
     "algo_kwargs.max_updates": "max_updates",
     "algo_kwargs.learning_rate_schedule": "learning_rate_schedule",
     "algo_kwargs.warmup_steps": "learning_rate_schedule.warmup_steps",
+    "algo_kwargs.max_epochs": "max_epochs",
+    "algo_kwargs.dataset_kind": "dataset.kind",
+    "algo_kwargs.dataset_path": "dataset.path",
+    "algo_kwargs.dataset_id": "dataset.path",
+    "algo_kwargs.dataset_size": "dataset.size",
+    "algo_kwargs.dataset_seed": "dataset.seed",
+    "algo_kwargs.dataset_mix": "dataset.parts",
+    "algo_kwargs.dataset_mix_size": "dataset.size",
+    "algo_kwargs.dataset_mix_seed": "dataset.seed",
     "algo_kwargs.reward_scale": "reward.scale",
     "algo_kwargs.reward_shift": "reward.shift",
     "algo_kwargs.reward_clip_min": "reward.clip_min",
@@ -86,16 +95,73 @@ class ScheduleConfig(Settings):
     horizon: int | None = Field(None, ge=1, description="step at which end is reached; total_timesteps of the first start")
 
 
+class DatasetSource(Settings):
+    """Where transitions come from, and what their columns mean."""
+
+    kind: Literal["random", "npz", "pt", "hdf5", "minari"] = Field(description="a recipe, a kind of file, or Minari")
+    path: str | None = Field(None, description="the file; for Minari a local dataset id or its directory")
+    size: int = Field(20_000, ge=1, description="transitions of the random recipe")
+    seed: int = Field(0, ge=0, description="seed of the random recipe")
+    columns: dict[str, str] = Field(default_factory=dict, description="which column of the file is obs, actions, rewards, ...")
+    time_limit: int | None = Field(
+        None, ge=1, description="an episode of this many steps was cut, whatever the file's flag says"
+    )
+    action_low: float | list[float] | None = Field(None, description="action bounds of the data; the environment's if none")
+    action_high: float | list[float] | None = Field(None, description="action bounds of the data; the environment's if none")
+    clip_actions: bool = Field(False, description="clip actions outside the bounds instead of refusing them")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_spellings(cls, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            names = {"dataset_path": "path", "dataset_id": "path", "dataset_size": "size", "dataset_seed": "seed"}
+            data = {names.get(name, name): value for name, value in data.items()}
+        return data
+
+    @model_validator(mode="after")
+    def _file_is_named(self) -> Self:
+        if (self.kind == "random") == (self.path is not None):
+            raise ValueError("path names a file: the random recipe has none, every other kind needs one")
+        if (self.action_low is None) != (self.action_high is None):
+            raise ValueError("action_low and action_high go together")
+        return self
+
+
+class DatasetPart(DatasetSource):
+    """One part of a mixture."""
+
+    weight: float = Field(1.0, gt=0, description="chance of a transition to come from this part, relative to the others")
+
+
+class DatasetConfig(DatasetSource):
+    """The data of an offline run: one source, or (kind ``mix``) several by weight."""
+
+    kind: Literal["random", "npz", "pt", "hdf5", "minari", "mix"] = Field(  # type: ignore[assignment]
+        "random", description="a recipe, a kind of file, Minari, or a mixture"
+    )
+    parts: list[DatasetPart] = Field(default_factory=list, description="the sources of a mixture")
+    normalize_observations: bool = Field(False, description="standardise by the data's mean and std; kept with the agent")
+
+    @model_validator(mode="after")
+    def _file_is_named(self) -> Self:
+        if (self.kind == "mix") != bool(self.parts):
+            raise ValueError("parts and kind: mix go together")
+        return self if self.kind == "mix" else super()._file_is_named()  # type: ignore[operator]
+
+
 class TrainConfig(Settings):
     """Everything that defines a run. Same configuration and same thread count: same bits."""
 
     algo: str = Field(description="name of the algorithm")
-    env_id: str = Field(description="Gymnasium id, or module:callable that returns an environment")
+    env_id: str | None = Field(
+        None, description="Gymnasium id, or module:callable that returns an environment; offline runs can do without"
+    )
     env_kwargs: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the environment")
     seed: int = Field(0, ge=0, description="root of every random stream of the run")
     total_timesteps: int = Field(ge=1, description="environment steps (online) or gradient steps (offline)")
     algo_kwargs: dict[str, Any] = Field(default_factory=dict, description="hyper-parameters of the algorithm")
 
+    dataset: DatasetConfig | None = Field(None, description="transitions that an offline algorithm learns from")
     num_envs: int = Field(1, ge=1, description="environments stepped together")
     vectorization: Literal["sync", "async"] = Field("sync", description="in this process, or one process each")
     reward: RewardTransform = Field(default_factory=RewardTransform, description="rewards as the learner sees them")
@@ -104,6 +170,7 @@ class TrainConfig(Settings):
     eval_episodes: int = Field(10, ge=0, description="episodes of an evaluation; 0 turns evaluation off")
     early_stopping: EarlyStoppingConfig | None = Field(None, description="when to stop before the budget is spent")
     max_updates: int | None = Field(None, ge=1, description="budget of gradient steps, besides total_timesteps")
+    max_epochs: float | None = Field(None, gt=0, description="budget in passes over the dataset (offline), besides the others")
     learning_rate_schedule: ScheduleConfig = Field(
         default_factory=ScheduleConfig, description="a type by name, or {type, start, end, warmup_steps}"
     )
@@ -122,6 +189,7 @@ class TrainConfig(Settings):
         spec = get_algorithm_spec(data["algo"]) if data.get("algo") in ALGORITHMS else None
         data, unknown = _drop_unknown_keys(data, spec)
         problems += unknown
+        problems += _loop_problems(data, spec)
         try:
             BaseModel.__init__(self, **data)
         except ValidationError as error:
@@ -148,8 +216,8 @@ class TrainConfig(Settings):
 
     @field_validator("env_id")
     @classmethod
-    def _env_id_is_text(cls, name: str) -> str:
-        if not name.strip():
+    def _env_id_is_text(cls, name: str | None) -> str | None:
+        if name is not None and not name.strip():
             raise ValueError("must name an environment, got ''")
         return name
 
@@ -193,6 +261,9 @@ class TrainConfig(Settings):
 def _move_aliases(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """Bring older spellings to where they live now; both at once is a problem, not a guess."""
     moved, problems = copy.deepcopy(dict(data)), []
+    kwargs = moved.get("algo_kwargs")
+    if isinstance(kwargs, dict) and "dataset_mix" in kwargs:
+        kwargs.setdefault("dataset_kind", "mix")
     if isinstance(moved.get("learning_rate_schedule"), str):
         moved["learning_rate_schedule"] = {"type": moved["learning_rate_schedule"]}
     for old, new in ALIASES.items():
@@ -217,6 +288,19 @@ def _move_aliases(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem
         else:
             target[name] = value
     return moved, problems
+
+
+def _loop_problems(data: Mapping[str, Any], spec: AlgorithmSpec | None) -> list[Problem]:
+    """Settings that only make sense for the other kind of learning."""
+    if spec is None:
+        return []
+    if spec.loop == "online":
+        problems = [] if "env_id" in data and data["env_id"] is not None else [Problem("env_id", "is required")]
+        offline_only = [name for name in ("dataset", "max_epochs") if data.get(name) is not None]
+        return problems + [Problem(name, f"is for offline algorithms; {spec.name} learns online") for name in offline_only]
+    if data.get("num_envs", 1) != 1:
+        return [Problem("num_envs", f"is for online algorithms; {spec.name} learns from data")]
+    return []
 
 
 def _drop_unknown_keys(data: dict[str, Any], spec: AlgorithmSpec | None) -> tuple[dict[str, Any], list[Problem]]:

@@ -26,7 +26,7 @@ from rl_training.types import ConfigError
 def create_run_directory(config: TrainConfig, *, suffix: str | None = None) -> Path:
     """Make ``<algo>__<env>__seed<k>__<UTC stamp>[__suffix]`` with its config and metadata, whole or not at all."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    parts = [config.algo, _file_name(config.env_id), f"seed{config.seed}", stamp]
+    parts = [config.algo, _file_name(config.env_id or "data"), f"seed{config.seed}", stamp]
     name = "__".join([*parts, _file_name(suffix)] if suffix else parts)
     temporary = config.output_dir / f".{name}.{os.getpid()}.tmp"
     try:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from rl_training.models.gaussian import GaussianActor
 from rl_training.models.mlp import TwinCritics
 from rl_training.models.squashed_gaussian import SampledActions, SquashedGaussianActor
+
+# The plain Gaussian's floor is that of AWAC's authors: it keeps a policy that fits few actions from collapsing. Their
+# ceiling of 0 would be where this log-std starts, and a clamped parameter that steps over its bound gets no gradient to
+# come back by; hence 2, as in CORL.
+LOG_STD_MIN, LOG_STD_MAX = -6.0, 2.0
 
 
 class MLPSACModel(nn.Module):
     """Squashed-Gaussian actor and two critics with separate networks.
 
-    ``critic_hidden_sizes`` defaults to ``hidden_sizes``; ``layer_norm`` applies to the critics only.
+    ``critic_hidden_sizes`` defaults to ``hidden_sizes``; ``layer_norm`` applies to the critics only. ``policy`` may be
+    ``"gaussian"`` for an actor that is not squashed and has a state-independent log-std, as in AWAC.
     """
 
     def __init__(
@@ -25,10 +33,19 @@ class MLPSACModel(nn.Module):
         *,
         critic_hidden_sizes: Sequence[int] | None = None,
         layer_norm: bool = False,
+        policy: Literal["squashed", "gaussian"] = "squashed",
     ) -> None:
         super().__init__()
         self.obs_dim, self.action_dim = obs_dim, action_dim
-        self.actor = SquashedGaussianActor(obs_dim, action_dim, hidden_sizes)
+        self.actor: SquashedGaussianActor | GaussianActor
+        if policy == "squashed":
+            self.actor = SquashedGaussianActor(obs_dim, action_dim, hidden_sizes)
+        elif policy == "gaussian":
+            self.actor = GaussianActor(
+                obs_dim, action_dim, hidden_sizes, squash_mean=False, log_std_min=LOG_STD_MIN, log_std_max=LOG_STD_MAX
+            )
+        else:
+            raise ValueError(f"policy must be 'squashed' or 'gaussian', got {policy!r}")
         self.critics = TwinCritics(obs_dim, action_dim, critic_hidden_sizes or hidden_sizes, layer_norm=layer_norm)
 
     def sample_actions(self, obs: Tensor, generator: torch.Generator | None = None) -> SampledActions:
@@ -36,7 +53,7 @@ class MLPSACModel(nn.Module):
         return self.actor.sample(obs, generator)
 
     def action_logprobs(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Log-probabilities ``(batch,)`` of given actions; actions at the border are pulled just inside it."""
+        """Log-probabilities ``(batch,)`` of given actions; a squashed policy pulls those at the border just inside it."""
         return self.actor.logprobs(obs, actions)
 
     def mean_actions(self, obs: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from rl_training.algorithms.base import Algorithm
+from rl_training.data.offline_dataset import ObservationNormalizer
 from rl_training.envs.spec import ActionScaler
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint
 from rl_training.experiment.registry import get_algorithm_spec
@@ -19,8 +20,8 @@ from rl_training.types import CheckpointError, DataError, EnvSpec
 class Policy:
     """The policy of a learner, with the border to its environment: shapes, bounds and dtypes."""
 
-    def __init__(self, algorithm: Algorithm, env_spec: EnvSpec) -> None:
-        self.algorithm, self.env_spec = algorithm, env_spec
+    def __init__(self, algorithm: Algorithm, env_spec: EnvSpec, *, normalizer: ObservationNormalizer | None = None) -> None:
+        self.algorithm, self.env_spec, self.normalizer = algorithm, env_spec, normalizer
         self._scaler = ActionScaler(env_spec)
         self._device = next(iter(algorithm.networks())).device
 
@@ -43,7 +44,10 @@ class Policy:
     def act(self, obs: npt.NDArray[np.float32], *, deterministic: bool = True) -> npt.NDArray[Any]:
         """Environment actions for checked observations ``(batch, obs_dim)``."""
         with torch.inference_mode():
-            actions = self.algorithm.act(torch.from_numpy(obs).to(self._device), deterministic=deterministic)
+            observations = torch.from_numpy(obs)
+            if self.normalizer is not None:
+                observations = self.normalizer(observations)
+            actions = self.algorithm.act(observations.to(self._device), deterministic=deterministic)
         return self._scaler.to_env(actions.cpu().numpy())
 
     def _as_batch(self, obs: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
@@ -73,6 +77,17 @@ def load_policy(checkpoint: Checkpoint, *, device: str = "cpu") -> Policy:
         hyperparameters = spec.hyperparameters(**manifest["config"]["algo_kwargs"])
         algorithm = spec.build(env_spec, hyperparameters, device=device)
         algorithm.load_weights(checkpoint.tensors("weights"))
+        normalizer = normalizer_from_dict(manifest["normalizer"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{checkpoint.path} cannot be loaded: {error}") from None
-    return Policy(algorithm, env_spec)
+    return Policy(algorithm, env_spec, normalizer=normalizer)
+
+
+def normalizer_to_dict(normalizer: ObservationNormalizer | None) -> dict[str, list[float]] | None:
+    """For the manifest; floats keep every bit."""
+    return None if normalizer is None else {"mean": normalizer.mean.tolist(), "std": normalizer.std.tolist()}
+
+
+def normalizer_from_dict(data: dict[str, list[float]] | None) -> ObservationNormalizer | None:
+    """The reverse of :func:`normalizer_to_dict`."""
+    return None if data is None else ObservationNormalizer(torch.tensor(data["mean"]), torch.tensor(data["std"]))

@@ -15,15 +15,17 @@ from safetensors.torch import save_file
 
 from rl_training.algorithms.base import Algorithm, LearnerState, UpdateResult
 from rl_training.algorithms.functional import as_floats
+from rl_training.data.offline_dataset import ObservationNormalizer
 from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore
 from rl_training.experiment.config import ScheduleConfig, TrainConfig
 from rl_training.experiment.files import write_json
+from rl_training.experiment.reference_scores import ReferenceReturns
 from rl_training.experiment.run_directory import update_metadata
 from rl_training.experiment.sinks import EvaluationsFile, JsonlSink, LogSink, TensorBoardSink
 from rl_training.runtime.callbacks import CallbackList
 from rl_training.runtime.controls import build_control_callbacks, crossed
 from rl_training.runtime.evaluation import Episode, evaluate_policy, evaluation_seeds, summarize
-from rl_training.runtime.policy import Policy
+from rl_training.runtime.policy import Policy, normalizer_to_dict
 from rl_training.runtime.schedules import learning_rate_scale
 from rl_training.runtime.signals import StopSignals
 from rl_training.runtime.trainer import CollectResult, TrainerState, TrainResult
@@ -62,11 +64,14 @@ class Run:
         algorithm: Algorithm,
         env_spec: EnvSpec,
         source: DataSource,
-        make_eval_env: Callable[[], gym.Env[Any, Any]],
+        make_eval_env: Callable[[], gym.Env[Any, Any]] | None,
         directory: Path,
         callbacks: Iterable[object] = (),
         checkpoint: Checkpoint | None = None,
         signals: StopSignals | None = None,
+        normalizer: ObservationNormalizer | None = None,
+        score_reference: ReferenceReturns | None = None,
+        updates_per_epoch: float | None = None,
     ) -> None:
         self.config, self.algorithm, self.env_spec, self.source = config, algorithm, env_spec, source
         self.directory = directory
@@ -75,7 +80,9 @@ class Run:
         self.num_updates = 0
         self.checkpoint_path: Path | None = None
         self._signals = signals or StopSignals()
-        self._policy = Policy(algorithm, env_spec)
+        self._policy = Policy(algorithm, env_spec, normalizer=normalizer)
+        self._score_reference, self._updates_per_epoch = score_reference, updates_per_epoch
+        self._evaluates = make_eval_env is not None and config.eval_episodes > 0
         self._make_eval_env = make_eval_env
         self._eval_env: gym.Env[Any, Any] | None = None  # made at the first evaluation
         self._store = CheckpointStore(directory / "checkpoints", keep_last=config.keep_last)
@@ -113,8 +120,11 @@ class Run:
 
     @property
     def remaining_updates(self) -> float:
-        """Gradient steps left of ``max_updates``."""
-        return math.inf if self.config.max_updates is None else self.config.max_updates - self.num_updates
+        """Gradient steps left of ``max_updates`` and ``max_epochs``."""
+        budgets = [math.inf if self.config.max_updates is None else self.config.max_updates]
+        if self.config.max_epochs is not None and self._updates_per_epoch is not None:
+            budgets.append(math.ceil(self.config.max_epochs * self._updates_per_epoch))
+        return min(budgets) - self.num_updates
 
     @property
     def interrupted(self) -> bool:
@@ -165,7 +175,7 @@ class Run:
         config, step = self.config, self.step
         if crossed(config.log_interval, self._last_log, step):
             self._log()
-        if config.eval_episodes > 0 and crossed(config.eval_interval, self._last_eval, step):
+        if self._evaluates and crossed(config.eval_interval, self._last_eval, step):
             self._evaluate()
         if self._best_unsaved or crossed(config.checkpoint_interval, self._last_save, step):
             self._save()
@@ -175,7 +185,7 @@ class Run:
         if not self.interrupted:
             if self._last_log != self.step:
                 self._log()
-            if self.config.eval_episodes > 0 and (self._last_eval != self.step or not self._last_eval_metrics):
+            if self._evaluates and (self._last_eval != self.step or not self._last_eval_metrics):
                 self._evaluate()
         if self._last_save != self.step or self.checkpoint_path is None or self._best_unsaved or self.state.should_stop:
             self._save()
@@ -210,6 +220,8 @@ class Run:
             "train/n_updates": float(self.num_updates),
             "train/learning_rate": self.algorithm.optimizers()[0].learning_rate,
         }
+        if self._updates_per_epoch is not None:
+            row["train/epoch"] = self.num_updates / self._updates_per_epoch
         row |= {LOG_NAMES.get(name, f"train/{name}"): value for name, value in as_floats(self._latest).items()}
         self._write(row)
         self._interval_started, self._interval_from = now, (step, self.num_updates, self._paused)
@@ -249,6 +261,7 @@ class Run:
     def _evaluate(self) -> None:
         started = time.monotonic()
         if self._eval_env is None:
+            assert self._make_eval_env is not None  # _evaluates is false without an environment
             self._eval_env = self._make_eval_env()
         seeds = evaluation_seeds(self.config.seed, self.config.eval_episodes)
         episodes = evaluate_policy(self._policy, self._eval_env, seeds=seeds, interrupted=lambda: self.interrupted)
@@ -256,6 +269,8 @@ class Run:
         if episodes is None:  # asked to stop: a resumed run does this evaluation anew
             return
         metrics = summarize(episodes)
+        if self._score_reference is not None:
+            metrics["eval_normalized_score"] = self._score_reference.normalized(metrics["eval_return_mean"])
         self._record_evaluation(episodes, metrics)
         for hook in self.callbacks.on_eval_end:
             hook(self.state, {**as_floats(self._latest), **metrics, "global_step": float(self.step)})
@@ -265,13 +280,14 @@ class Run:
         self._evaluations.write(
             [(self.step, index, e.seed, repr(e.episode_return), e.length) for index, e in enumerate(episodes)]
         )
-        self._write(
-            {
-                "eval/mean_reward": metrics["eval_return_mean"],
-                "eval/std_reward": metrics["eval_return_std"],
-                "eval/mean_ep_length": metrics["eval_length_mean"],
-            }
-        )
+        row = {
+            "eval/mean_reward": metrics["eval_return_mean"],
+            "eval/std_reward": metrics["eval_return_std"],
+            "eval/mean_ep_length": metrics["eval_length_mean"],
+        }
+        if "eval_normalized_score" in metrics:
+            row["eval/normalized_score"] = metrics["eval_normalized_score"]
+        self._write(row)
         if self._best is None or metrics["eval_return_mean"] > self._best["eval_return_mean"]:
             self._best = {"global_step": float(self.step), "eval_return_mean": metrics["eval_return_mean"]}
             self._best_unsaved = True
@@ -282,6 +298,8 @@ class Run:
         if self._best is not None:
             metrics["best_eval_return_mean"] = self._best["eval_return_mean"]
         metrics["learning_rate"] = self.algorithm.optimizers()[0].learning_rate
+        if self._updates_per_epoch is not None:
+            metrics["epoch"] = self.num_updates / self._updates_per_epoch
         if self._scheduled:
             metrics["lr_scale"] = learning_rate_scale(self.config.learning_rate_schedule, self.step)
         return metrics
@@ -289,7 +307,10 @@ class Run:
     def _stop_reason(self) -> str | None:
         if self.state.should_stop:
             return self.state.stop_reason or "a callback asked to stop"
-        return "max_updates reached" if self.remaining > 0 else None
+        if self.remaining <= 0:
+            return None
+        spent = self.config.max_updates is not None and self.num_updates >= self.config.max_updates
+        return "max_updates reached" if spent else "max_epochs reached"
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -310,6 +331,7 @@ class Run:
                 "last_eval_step": self._last_eval,
                 "time_elapsed": self._elapsed(),
             },
+            "normalizer": normalizer_to_dict(self._policy.normalizer),
             "latest_metrics": as_floats(self._latest),
             "evaluation": {"last": self._last_eval_metrics, "best": self._best},
             "counters": learner.counters,
@@ -338,7 +360,7 @@ class Run:
                     counters=manifest["counters"],
                 )
             )
-            parts = {part: checkpoint.tensors(part) for part in ("replay", "episodes")}
+            parts = {part: checkpoint.tensors(part) for part in ("replay", "episodes") if checkpoint.has(part)}
             exact = self.source.load_state_dict(manifest["source"], parts)
             trainer = manifest["trainer"]
             self.state.global_step, self.num_updates = trainer["global_step"], trainer["num_updates"]

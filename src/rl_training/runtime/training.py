@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -19,12 +20,23 @@ from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.run_directory import create_run_directory, update_metadata, write_config
 from rl_training.runtime.collector import Collector
+from rl_training.runtime.offline_data import (
+    Dataset,
+    OfflineSource,
+    load_dataset,
+    require_fit,
+    score_reference,
+    spec_of_data,
+)
+from rl_training.runtime.offline_loop import run_offline
 from rl_training.runtime.online_loop import run_online
 from rl_training.runtime.run import Run
 from rl_training.runtime.signals import StopSignals
 from rl_training.runtime.trainer import TrainResult
 from rl_training.seeding import stream_seed
 from rl_training.types import CheckpointError, ConfigError, EnvSpec
+
+logger = logging.getLogger("rl_training")
 
 
 class TrainFunction(Protocol):
@@ -67,25 +79,28 @@ def train(
     checkpoint: str | Path | None = None,
     run_suffix: str | None = None,
     env: EnvFactory | None = None,
+    dataset: Dataset | None = None,
 ) -> TrainResult:
     """Train as configured in a fresh run directory, or continue from ``checkpoint`` under ``config``.
 
-    ``env`` is a factory to use instead of ``config.env_id``. SIGINT and SIGTERM end the run after the current step with
+    ``env`` is a factory to use instead of ``config.env_id``, ``dataset`` transitions to use instead of
+    ``config.dataset`` (with actions already in [-1, 1]). SIGINT and SIGTERM end the run after the current step with
     a checkpoint; the result then says so in ``stop_reason``.
     """
     if env is not None:
         config = config.replace(env_id=env_name(env))
     if checkpoint is None:
-        return execute(config, env=env, callbacks=callbacks, run_suffix=run_suffix)
+        return execute(config, env=env, dataset=dataset, callbacks=callbacks, run_suffix=run_suffix)
     from rl_training.runtime.workflows import continue_run  # here, because workflows builds on this module
 
-    return continue_run(checkpoint, config=config, env=env, callbacks=callbacks, run_suffix=run_suffix)
+    return continue_run(checkpoint, config=config, env=env, dataset=dataset, callbacks=callbacks, run_suffix=run_suffix)
 
 
 def execute(
     config: TrainConfig,
     *,
     env: EnvFactory | None = None,
+    dataset: Dataset | None = None,
     callbacks: Iterable[object] = (),
     checkpoint: Checkpoint | None = None,
     run_dir: Path | None = None,
@@ -97,34 +112,38 @@ def execute(
     """
     with _torch_threads(config) as config, StopSignals() as signals:
         source = _env_source(config, env)
-        make_eval_env = partial(make_env, source, config.env_kwargs)
-        env_spec = _describe(config, source)
-        if checkpoint is not None:
-            _require_same_task(checkpoint, config, env_spec)
+        env_spec = None if source is None else _describe(config, source)
         device = resolve_device(config.device)
-        algorithm = config.spec.build(env_spec, config.hyperparameters, device=device, seed=stream_seed(config.seed, "init"))
-        with contextlib.closing(_Online(config, source, env_spec, algorithm, device)) as online:
+        data: _Online | _Offline
+        if config.spec.loop == "online":
+            data = _Online(config, source, env_spec, device)
+        else:
+            data = _Offline(config, source, env_spec, device, dataset)
+        with contextlib.closing(data):
+            if checkpoint is not None:
+                _require_same_task(checkpoint, config, data.env_spec)
             directory = run_dir or create_run_directory(config, suffix=run_suffix)
             _copy_logs(checkpoint, directory)
             write_config(directory, config)
-            update_metadata(directory, status="running", torch_threads=config.torch_threads, device=device)
+            update_metadata(directory, status="running", torch_threads=config.torch_threads, device=device, **data.facts)
             try:
                 run = Run(
                     config,
-                    algorithm=algorithm,
-                    env_spec=env_spec,
-                    source=online.collector,
-                    make_eval_env=make_eval_env,
+                    algorithm=data.algorithm,
+                    env_spec=data.env_spec,
+                    source=data.source,
+                    make_eval_env=None if source is None else partial(make_env, source, config.env_kwargs),
                     directory=directory,
                     callbacks=callbacks,
                     checkpoint=checkpoint,
                     signals=signals,
+                    **data.run_options,
                 )
                 with contextlib.closing(run):
                     if checkpoint is None:
-                        online.collector.start()
+                        data.start()
                     run.start()
-                    run_online(run, online.collector, online.hyperparameters)
+                    data.loop(run)
                     return run.finish()
             except BaseException as error:
                 update_metadata(directory, status="failed", stop_reason=f"{type(error).__name__}: {error}")
@@ -132,12 +151,14 @@ def execute(
 
 
 class _Online:
-    """Environments, replay buffer and collector of an online run."""
+    """What is special to learning from environments: they, the replay buffer and the collector."""
 
-    def __init__(
-        self, config: TrainConfig, source: str | EnvFactory, env_spec: EnvSpec, algorithm: Algorithm, device: str
-    ) -> None:
-        self.hyperparameters = hp = cast(OnlineHyperparameters, algorithm.hp)
+    def __init__(self, config: TrainConfig, source: str | EnvFactory | None, env_spec: EnvSpec | None, device: str) -> None:
+        assert source is not None  # the configuration of an online algorithm has an environment
+        assert env_spec is not None
+        self.env_spec = env_spec
+        self.algorithm = _build_algorithm(config, env_spec, device)
+        self.hyperparameters = hp = cast(OnlineHyperparameters, self.algorithm.hp)
         buffer = ReplayBuffer(
             hp.buffer_capacity,
             env_spec.obs_dim,
@@ -154,19 +175,67 @@ class _Online:
             seed=config.seed,
             asynchronous=config.vectorization == "async",
         )
-        self.collector = Collector(
+        self.source = Collector(
             envs=self.envs,
             num_envs=config.num_envs,
             env_spec=env_spec,
             buffer=buffer,
-            algorithm=algorithm,
+            algorithm=self.algorithm,
             hyperparameters=hp,
             reward=config.reward,
             seed=stream_seed(config.seed, "explore"),
         )
+        self.facts: dict[str, Any] = {}
+        self.run_options: dict[str, Any] = {}
+
+    def start(self) -> None:
+        self.source.start()
+
+    def loop(self, run: Run) -> None:
+        run_online(run, self.source, self.hyperparameters)
 
     def close(self) -> None:
         self.envs.close()
+
+
+class _Offline:
+    """What is special to learning from data: the dataset, its normaliser, its epochs."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        source: str | EnvFactory | None,
+        env_spec: EnvSpec | None,
+        device: str,
+        dataset: Dataset | None,
+    ) -> None:
+        dataset = load_dataset(config, env_spec, source) if dataset is None else dataset
+        self.env_spec = spec_of_data(dataset, config.dataset) if env_spec is None else env_spec
+        if source is None and config.eval_episodes > 0:
+            logger.warning("There is no env_id: the run is not evaluated")
+        self.algorithm = _build_algorithm(config, self.env_spec, device)
+        require_fit(dataset, self.env_spec, self.algorithm.hp)
+        self.source = OfflineSource(dataset, device=device)
+        self.facts = {"dataset": {"rows": len(dataset), "fingerprint": dataset.fingerprint()}}
+        self.run_options: dict[str, Any] = {
+            "normalizer": getattr(dataset, "normalizer", None),
+            "score_reference": score_reference(config),
+            "updates_per_epoch": len(dataset) / self.algorithm.hp.batch_size,
+        }
+
+    def start(self) -> None:
+        pass
+
+    def loop(self, run: Run) -> None:
+        run_offline(run, self.source, self.algorithm.hp.batch_size)
+
+    def close(self) -> None:
+        pass
+
+
+def _build_algorithm(config: TrainConfig, env_spec: EnvSpec, device: str) -> Algorithm:
+    require_actions(env_spec, config.spec.actions, config.algo)
+    return config.spec.build(env_spec, config.hyperparameters, device=device, seed=stream_seed(config.seed, "init"))
 
 
 @contextlib.contextmanager
@@ -191,8 +260,8 @@ def resolve_device(name: str) -> str:
     return device
 
 
-def _env_source(config: TrainConfig, env: EnvFactory | None) -> str | EnvFactory:
-    if env is not None:
+def _env_source(config: TrainConfig, env: EnvFactory | None) -> str | EnvFactory | None:
+    if env is not None or config.env_id is None:
         return env
     if config.env_id.startswith("python:"):
         raise ConfigError(f"env_id {config.env_id!r} was a Python function that cannot be imported: pass it again as env=")
@@ -203,11 +272,9 @@ def _describe(config: TrainConfig, source: str | EnvFactory) -> EnvSpec:
     """Look at an environment once, for its spaces."""
     env = make_env(source, config.env_kwargs)
     try:
-        env_spec = describe_env(config.env_id, env.observation_space, env.action_space)
+        return describe_env(config.env_id or "", env.observation_space, env.action_space)
     finally:
         env.close()
-    require_actions(env_spec, config.spec.actions, config.algo)
-    return env_spec
 
 
 def _require_same_task(checkpoint: Checkpoint, config: TrainConfig, env_spec: EnvSpec) -> None:

@@ -17,6 +17,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.presets import build_config
 from rl_training.experiment.yaml_files import read_yaml_mapping
 from rl_training.runtime.evaluation import evaluate_policy, evaluation_seeds, summarize
+from rl_training.runtime.offline_data import Dataset, score_reference
 from rl_training.runtime.policy import Policy, load_policy
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.training import execute
@@ -40,17 +41,23 @@ def evaluate_checkpoint(
     if episodes < 1:
         raise ConfigError(f"num_episodes must be >= 1, got {episodes}")
     policy = load_policy(checkpoint)
-    environment = make_env(env or config.env_id, config.env_kwargs)
+    source = env or config.env_id
+    if source is None:
+        raise ConfigError(f"{checkpoint.path} was trained without an environment: there is nothing to play; pass env=")
+    environment = make_env(source, config.env_kwargs)
     try:
         _require_same_spaces(
-            policy.env_spec, describe_env(config.env_id, environment.observation_space, environment.action_space)
+            policy.env_spec, describe_env(config.env_id or "", environment.observation_space, environment.action_space)
         )
         seeds = evaluation_seeds(config.seed if seed is None else seed, episodes)
         played = evaluate_policy(policy, environment, seeds=seeds, deterministic=deterministic)
     finally:
         environment.close()
     assert played is not None  # nothing interrupts this evaluation
-    return {"global_step": float(checkpoint.manifest["trainer"]["global_step"]), **summarize(played)}
+    metrics = {"global_step": float(checkpoint.manifest["trainer"]["global_step"]), **summarize(played)}
+    if (reference := score_reference(config)) is not None:
+        metrics["eval_normalized_score"] = reference.normalized(metrics["eval_return_mean"])
+    return metrics
 
 
 def predict_checkpoint(path: str | Path, obs: npt.ArrayLike, *, deterministic: bool = True) -> Any:
@@ -65,6 +72,7 @@ def resume_training(
     *,
     callbacks: Iterable[object] = (),
     env: EnvFactory | None = None,
+    dataset: Dataset | None = None,
     ignore_stop: bool = False,
 ) -> TrainResult:
     """Continue a run to its budget, or to a larger ``total_timesteps``, exactly as if it had never stopped.
@@ -73,7 +81,13 @@ def resume_training(
     early goes on only with ``ignore_stop`` or a larger budget.
     """
     return continue_run(
-        path, total_timesteps=total_timesteps, run_suffix=run_suffix, callbacks=callbacks, env=env, ignore_stop=ignore_stop
+        path,
+        total_timesteps=total_timesteps,
+        run_suffix=run_suffix,
+        callbacks=callbacks,
+        env=env,
+        dataset=dataset,
+        ignore_stop=ignore_stop,
     )
 
 
@@ -85,6 +99,7 @@ def continue_run(
     run_suffix: str | None = None,
     callbacks: Iterable[object] = (),
     env: EnvFactory | None = None,
+    dataset: Dataset | None = None,
     ignore_stop: bool = False,
 ) -> TrainResult:
     """Find the checkpoint, settle the configuration and the directory, and go on."""
@@ -104,7 +119,15 @@ def continue_run(
             )
     if run_suffix is not None:
         run_dir = None
-    return execute(config, env=env, callbacks=callbacks, checkpoint=checkpoint, run_dir=run_dir, run_suffix=run_suffix)
+    return execute(
+        config,
+        env=env,
+        dataset=dataset,
+        callbacks=callbacks,
+        checkpoint=checkpoint,
+        run_dir=run_dir,
+        run_suffix=run_suffix,
+    )
 
 
 def config_of(checkpoint: Checkpoint) -> TrainConfig:

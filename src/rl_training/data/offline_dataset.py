@@ -1,0 +1,366 @@
+"""A fixed set of transitions: one matrix, a row each, in memory or mapped from a file; a batch is one gather."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from rl_training.types import ActionKind, Batch, DataError
+
+ArrayLike = npt.ArrayLike | Tensor
+STD_FLOOR = 1e-3  # added to every standard deviation, as in TD3+BC's code
+
+
+def compute_discounted_returns_to_go(
+    rewards: npt.ArrayLike, ends: npt.ArrayLike, *, gamma: float = 0.99
+) -> npt.NDArray[np.float32]:
+    """Discounted sum of the rewards from each step to the end of its episode.
+
+    ``ends`` is 1 at the last step of each episode, however it ended; rows are in order.
+    """
+    rewards, ends = np.asarray(rewards, dtype=np.float64), np.asarray(ends, dtype=bool)
+    if rewards.shape != ends.shape or rewards.ndim != 1:
+        raise DataError(f"rewards and ends must be of the same length, got shapes {rewards.shape} and {ends.shape}")
+    returns, running = np.empty_like(rewards), 0.0
+    for index in range(len(rewards) - 1, -1, -1):
+        running = rewards[index] + (0.0 if ends[index] else gamma * running)
+        returns[index] = running
+    return returns.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class RewardScaling:
+    """``clip(scale * reward + shift, clip_min, clip_max)``."""
+
+    scale: float = 1.0
+    shift: float = 0.0
+    clip_min: float | None = None
+    clip_max: float | None = None
+
+    def __call__(self, rewards: Tensor) -> Tensor:
+        """Apply it."""
+        rewards = rewards * self.scale + self.shift
+        if self.clip_min is not None or self.clip_max is not None:
+            rewards = rewards.clamp(self.clip_min, self.clip_max)
+        return rewards
+
+
+@dataclass(frozen=True)
+class ObservationNormalizer:
+    """``(obs - mean) / std``; part of the agent that was trained with it."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        """Apply it."""
+        return (obs - self.mean) / self.std
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns of the matrix hold what."""
+
+    obs_dim: int
+    action_dim: int
+    action_kind: ActionKind = "continuous"
+    has_next_actions: bool = False
+
+    @property
+    def width(self) -> int:
+        """Columns in all."""
+        return 2 * self.obs_dim + self.action_dim + 2 + (self.action_dim + 1) * self.has_next_actions
+
+    def split(self, rows: Tensor) -> dict[str, Tensor]:
+        """Views of the columns by name; ``next_action_mask`` is 0 where an episode was cut before its next action."""
+        sizes = [self.obs_dim, self.action_dim, 1, 1, self.obs_dim]
+        names = ["obs", "actions", "rewards", "dones", "next_obs"]
+        if self.has_next_actions:
+            sizes += [self.action_dim, 1]
+            names += ["next_actions", "next_action_mask"]
+        parts = dict(zip(names, rows.split(sizes, dim=1), strict=True))
+        for name in ("rewards", "dones", "next_action_mask"):
+            if name in parts:
+                parts[name] = parts[name].squeeze(1)
+        if self.action_kind == "discrete":
+            for name in ("actions", "next_actions"):
+                if name in parts:
+                    parts[name] = parts[name].squeeze(1).long()
+        return parts
+
+
+class TransitionDataset:
+    """Immutable transitions, drawn uniformly with replacement by a generator of its own.
+
+    ``dones`` means terminated. ``episode_ends`` holds the index after the last row of each episode, where episodes are
+    known. Rewards may be scaled and observations normalised as they are drawn; the rows themselves never change.
+    """
+
+    def __init__(
+        self,
+        *,
+        obs: ArrayLike,
+        actions: ArrayLike,
+        rewards: ArrayLike,
+        next_obs: ArrayLike,
+        dones: ArrayLike,
+        next_actions: ArrayLike | None = None,
+        next_action_mask: ArrayLike | None = None,
+        returns_to_go: ArrayLike | None = None,
+        episode_ends: ArrayLike | None = None,
+        seed: int = 0,
+    ) -> None:
+        columns = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": dones}
+        arrays = {name: np.asarray(value) for name, value in columns.items()}
+        for name, value in {"next_actions": next_actions, "returns_to_go": returns_to_go}.items():
+            if value is not None:
+                arrays[name] = np.asarray(value)
+        lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+        if len(set(lengths.values())) != 1:
+            raise DataError(f"columns must have the same length, got {lengths}")
+        _require_shapes(arrays)
+        discrete = arrays["actions"].ndim == 1 and np.issubdtype(arrays["actions"].dtype, np.integer)
+        count = len(arrays["obs"])
+        action_dim = 1 if arrays["actions"].ndim == 1 else arrays["actions"].shape[1]
+        layout = Layout(
+            arrays["obs"].shape[1],
+            action_dim,
+            "discrete" if discrete else "continuous",
+            has_next_actions="next_actions" in arrays,
+        )
+        matrix = np.empty((count, layout.width), dtype=np.float32)
+        blocks = [arrays["obs"], arrays["actions"].reshape(count, action_dim), arrays["rewards"], arrays["dones"]]
+        blocks.append(arrays["next_obs"])
+        if layout.has_next_actions:
+            mask = np.ones(count) if next_action_mask is None else np.asarray(next_action_mask)
+            blocks += [arrays["next_actions"].reshape(count, action_dim), mask]
+        start = 0
+        for block in blocks:
+            columns_of_block = block.reshape(count, -1) if count else block.reshape(0, layout.width - start)
+            matrix[:, start : start + columns_of_block.shape[1]] = columns_of_block
+            start += columns_of_block.shape[1]
+        extras = (
+            {"returns_to_go": torch.from_numpy(arrays["returns_to_go"].astype(np.float32))}
+            if "returns_to_go" in arrays
+            else {}
+        )
+        ends = None if episode_ends is None else np.asarray(episode_ends, dtype=np.int64)
+        self._assign(torch.from_numpy(matrix), layout, ends, extras, RewardScaling(), None, seed)
+        _require_finite(self.rows, layout)
+
+    def _assign(
+        self,
+        rows: Tensor,
+        layout: Layout,
+        episode_ends: npt.NDArray[np.int64] | None,
+        extras: Mapping[str, Tensor],
+        reward_scaling: RewardScaling,
+        normalizer: ObservationNormalizer | None,
+        seed: int,
+    ) -> None:
+        self.rows, self.layout, self.episode_ends, self.extras = rows, layout, episode_ends, dict(extras)
+        self.reward_scaling, self.normalizer = reward_scaling, normalizer
+        self.generator = torch.Generator().manual_seed(seed)
+
+    @classmethod
+    def from_rows(
+        cls, rows: Tensor, layout: Layout, *, episode_ends: npt.NDArray[np.int64] | None = None, seed: int = 0
+    ) -> Self:
+        """A dataset over an existing matrix, such as one mapped from a file; nothing is copied or checked."""
+        dataset = cls.__new__(cls)
+        dataset._assign(rows, layout, episode_ends, {}, RewardScaling(), None, seed)
+        return dataset
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], *, seed: int = 0) -> Self:
+        """From columns by name; ``next_actions``, ``returns_to_go`` and ``episode_ends`` are optional."""
+        known = ("obs", "actions", "rewards", "next_obs", "dones", "next_actions", "next_action_mask", "returns_to_go")
+        missing = [name for name in known[:5] if name not in data]
+        unknown = sorted(data.keys() - {*known, "episode_ends"})
+        if missing or unknown:
+            raise DataError(f"missing columns: {missing}, unknown columns: {unknown}; the data has {sorted(data)}")
+        return cls(**dict(data), seed=seed)
+
+    # -- columns -----------------------------------------------------------------------------------------------------
+
+    def _column(self, name: str) -> Tensor:
+        return self._transformed(self.layout.split(self.rows))[name]
+
+    @property
+    def obs(self) -> Tensor:
+        """``(rows, obs_dim)``."""
+        return self._column("obs")
+
+    @property
+    def actions(self) -> Tensor:
+        """``(rows, action_dim)``, or ``(rows,)`` indices."""
+        return self._column("actions")
+
+    @property
+    def rewards(self) -> Tensor:
+        """``(rows,)``, as the learner sees them."""
+        return self._column("rewards")
+
+    @property
+    def next_obs(self) -> Tensor:
+        """``(rows, obs_dim)``."""
+        return self._column("next_obs")
+
+    @property
+    def dones(self) -> Tensor:
+        """``(rows,)``: 1 where the episode terminated."""
+        return self._column("dones")
+
+    @property
+    def next_actions(self) -> Tensor | None:
+        """``(rows, action_dim)``, or nothing where the data has none."""
+        return self._column("next_actions") if self.layout.has_next_actions else None
+
+    @property
+    def returns_to_go(self) -> Tensor | None:
+        """``(rows,)``, where they were given or computed."""
+        return self.extras.get("returns_to_go")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        optional = [name for name in ("next_actions", "returns_to_go") if getattr(self, name) is not None]
+        episodes = "unknown" if self.episode_ends is None else str(len(self.episode_ends))
+        layout = self.layout
+        return (
+            f"TransitionDataset({len(self)} transitions, {episodes} episodes, obs ({layout.obs_dim},), "
+            f"actions ({layout.action_dim},) {layout.action_kind}{', with ' + ' and '.join(optional) if optional else ''})"
+        )
+
+    # -- drawing -----------------------------------------------------------------------------------------------------
+
+    def sample(self, batch_size: int, device: str | torch.device = "cpu") -> Batch:
+        """One batch, drawn uniformly with replacement."""
+        if len(self) == 0:
+            raise DataError("cannot sample from an empty dataset")
+        return self.at(torch.randint(len(self), (batch_size,), generator=self.generator), device)
+
+    def at(self, indices: Tensor, device: str | torch.device = "cpu") -> dict[str, Tensor]:
+        """The transitions at given rows."""
+        batch = self._transformed(self.layout.split(self.rows.index_select(0, indices).to(device)))
+        for name, column in self.extras.items():
+            batch[name] = column.index_select(0, indices).to(device)
+        return batch
+
+    def _transformed(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self.reward_scaling != RewardScaling():
+            batch["rewards"] = self.reward_scaling(batch["rewards"])
+        if self.normalizer is not None:
+            batch["obs"], batch["next_obs"] = self.normalizer(batch["obs"]), self.normalizer(batch["next_obs"])
+        return batch
+
+    # -- other views of the same rows --------------------------------------------------------------------------------
+
+    def _with(self, **changes: Any) -> TransitionDataset:
+        other = TransitionDataset.__new__(TransitionDataset)
+        current = {
+            "rows": self.rows,
+            "layout": self.layout,
+            "episode_ends": self.episode_ends,
+            "extras": self.extras,
+            "reward_scaling": self.reward_scaling,
+            "normalizer": self.normalizer,
+            "seed": self.generator.initial_seed(),
+        }
+        other._assign(**{**current, **changes})
+        return other
+
+    def with_seed(self, seed: int) -> TransitionDataset:
+        """The same transitions, drawn in another order."""
+        return self._with(seed=seed)
+
+    def with_reward_transform(
+        self, scale: float = 1.0, shift: float = 0.0, clip_min: float | None = None, clip_max: float | None = None
+    ) -> TransitionDataset:
+        """The same transitions with rewards ``clip(scale * r + shift)``. Returns-to-go must be computed after this."""
+        if "returns_to_go" in self.extras:
+            raise DataError("transform rewards before computing returns-to-go: the returns would not belong to the rewards")
+        return self._with(reward_scaling=RewardScaling(scale, shift, clip_min, clip_max))
+
+    def with_discounted_returns_to_go(self, gamma: float) -> TransitionDataset:
+        """The same transitions with the discounted return from each step on; needs to know where episodes end."""
+        if self.episode_ends is None:
+            raise DataError("returns-to-go need episode boundaries, which this dataset does not have")
+        ends = np.zeros(len(self), dtype=bool)
+        ends[self.episode_ends - 1] = True
+        returns = compute_discounted_returns_to_go(self.rewards.numpy(), ends, gamma=gamma)
+        return self._with(extras={**self.extras, "returns_to_go": torch.from_numpy(returns)})
+
+    def with_normalized_observations(self) -> TransitionDataset:
+        """The same transitions with observations standardised by the dataset's own mean and std."""
+        mean, std = observation_statistics(self)
+        return self._with(normalizer=ObservationNormalizer(mean, std))
+
+    # -- identity and state ------------------------------------------------------------------------------------------
+
+    def fingerprint(self) -> str:
+        """A checksum of the shape and of up to 65,536 evenly spaced rows: tells datasets apart without reading all."""
+        digest = hashlib.sha256(repr((tuple(self.rows.shape), self.layout)).encode())
+        step = max(1, len(self) // 65_536)
+        digest.update(self.rows[::step].contiguous().numpy().tobytes())
+        digest.update(self.rows[-1:].contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The sampler's generator; the rows belong to the data's owner."""
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue drawing exactly where a checkpoint stood."""
+        self.generator.set_state(state["generator"])
+
+
+def observation_statistics(dataset: TransitionDataset, *, chunk: int = 1_000_000) -> tuple[Tensor, Tensor]:
+    """Mean and std (plus 1e-3) of the raw observations, in pieces, so that a mapped file is never in memory as a whole."""
+    size = dataset.layout.obs_dim
+    total, squares = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+    for piece in dataset.rows.split(chunk):
+        obs = piece[:, :size].double()
+        total += obs.sum(dim=0)
+        squares += obs.square().sum(dim=0)
+    mean = total / len(dataset)
+    variance = (squares / len(dataset) - mean.square()).clamp_min(0.0)
+    return mean.float(), (variance.sqrt() + STD_FLOOR).float()
+
+
+def _require_shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    for name in ("obs", "next_obs"):
+        if arrays[name].ndim != 2:
+            raise DataError(f"{name} must be flat vectors, (rows, dimensions), got shape {arrays[name].shape}")
+    if arrays["obs"].shape != arrays["next_obs"].shape:
+        raise DataError(f"obs {arrays['obs'].shape} and next_obs {arrays['next_obs'].shape} must have one shape")
+    for name in ("rewards", "dones", "returns_to_go"):
+        if name in arrays and arrays[name].ndim != 1:
+            raise DataError(f"{name} must be one number a row, got shape {arrays[name].shape}")
+    if arrays["actions"].ndim not in (1, 2):
+        raise DataError(f"actions must be (rows, dimensions) or (rows,), got shape {arrays['actions'].shape}")
+    if "next_actions" in arrays and arrays["next_actions"].shape != arrays["actions"].shape:
+        raise DataError(
+            f"next_actions {arrays['next_actions'].shape} and actions {arrays['actions'].shape} must have one shape"
+        )
+    for name, array in arrays.items():
+        if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
+            raise DataError(f"{name} must be numbers, got dtype {array.dtype}")
+
+
+def _require_finite(rows: Tensor, layout: Layout) -> None:
+    finite = torch.isfinite(rows)
+    if not bool(finite.all()):
+        row = int((~finite).any(dim=1).nonzero()[0])
+        bad = [name for name, part in layout.split(rows[row : row + 1]).items() if not bool(torch.isfinite(part).all())]
+        count = int((~finite).any(dim=1).sum())
+        raise DataError(f"{count} of {len(rows)} transitions are not finite; the first is row {row} ({', '.join(bad)})")

@@ -1,0 +1,5 @@
+"""Entry point of BC."""
+
+from rl_training.runtime.training import train_function
+
+train_bc = train_function("bc")

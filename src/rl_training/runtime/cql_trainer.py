@@ -1,0 +1,5 @@
+"""Entry point of CQL."""
+
+from rl_training.runtime.training import train_function
+
+train_cql = train_function("cql")

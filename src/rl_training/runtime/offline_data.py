@@ -1,0 +1,172 @@
+"""The data of an offline run: made, loaded or mixed as configured, and drawn from by the loop."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from rl_training.algorithms.base import Hyperparameters
+from rl_training.data.columns import RawTransitions, build_dataset
+from rl_training.data.dataset_loaders import load_transition_dataset, minari_metadata
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.offline_mixers import MixedDataset
+from rl_training.envs.factory import EnvFactory, make_env
+from rl_training.envs.spec import ActionScaler
+from rl_training.experiment.config import DatasetConfig, DatasetSource, TrainConfig
+from rl_training.experiment.reference_scores import ReferenceReturns, reference_returns
+from rl_training.seeding import stream_seed
+from rl_training.types import ConfigError, DataError, EnvSpec, Metrics
+
+logger = logging.getLogger("rl_training")
+
+Dataset = TransitionDataset | MixedDataset
+
+
+def load_dataset(config: TrainConfig, env_spec: EnvSpec | None, env: str | EnvFactory | None) -> Dataset:
+    """The dataset that a configuration asks for, transformed as it asks, drawn from by a stream of the run's seed."""
+    settings = config.dataset or DatasetConfig()
+    seed = stream_seed(config.seed, "sample")
+    if settings.kind == "mix":
+        parts = [_load_source(part, config, env_spec, env) for part in settings.parts]
+        parts = [_transformed(part, config).with_seed(seed + 1 + index) for index, part in enumerate(parts)]
+        dataset: Dataset = MixedDataset(parts, [part.weight for part in settings.parts], seed=seed)
+    else:
+        dataset = _transformed(_load_source(settings, config, env_spec, env), config)
+        if settings.normalize_observations:
+            dataset = dataset.with_normalized_observations()
+        dataset = dataset.with_seed(seed)
+    if settings.kind == "mix" and settings.normalize_observations:
+        raise ConfigError("dataset.normalize_observations is not available for a mixture")
+    return dataset
+
+
+def _transformed(dataset: TransitionDataset, config: TrainConfig) -> TransitionDataset:
+    reward = config.reward
+    return dataset.with_reward_transform(reward.scale, reward.shift, reward.clip_min, reward.clip_max)
+
+
+def _load_source(
+    source: DatasetSource, config: TrainConfig, env_spec: EnvSpec | None, env: str | EnvFactory | None
+) -> TransitionDataset:
+    if source.kind == "random":
+        if env is None or env_spec is None:
+            raise ConfigError("dataset.kind random plays an environment: set env_id")
+        return collect_random_dataset(make_env(env, config.env_kwargs), env_spec, size=source.size, seed=source.seed)
+    low: Any = source.action_low
+    high: Any = source.action_high
+    if low is None and env_spec is not None and env_spec.action_kind == "continuous":
+        low, high = env_spec.action_low, env_spec.action_high
+    return load_transition_dataset(
+        source.kind,
+        dataset_path=source.path or "",
+        columns=source.columns,
+        time_limit=source.time_limit,
+        action_low=None if low is None else np.asarray(low),
+        action_high=None if high is None else np.asarray(high),
+        clip_actions=source.clip_actions,
+    )
+
+
+def collect_random_dataset(env: gym.Env[Any, Any], env_spec: EnvSpec, *, size: int, seed: int) -> TransitionDataset:
+    """``size`` steps of a uniformly random policy, in order; the same for the same seed."""
+    scaler, rng = ActionScaler(env_spec), np.random.default_rng(stream_seed(seed, "data"))
+    discrete = env_spec.action_kind == "discrete"
+    if discrete:
+        actions = rng.integers(env_spec.num_actions, size=size)
+    else:
+        actions = rng.uniform(-1, 1, (size, env_spec.action_dim)).astype(np.float32)
+    commands = scaler.to_env(actions)
+    obs, next_obs = (np.empty((size, env_spec.obs_dim), dtype=np.float32) for _ in range(2))
+    rewards, terminated, ended = np.empty(size, dtype=np.float32), np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
+    episode = 0
+    current, _ = env.reset(seed=stream_seed(seed, "data", episode))
+    for step in range(size):
+        obs[step] = current
+        current, reward, done, cut, _ = env.step(commands[step])
+        next_obs[step], rewards[step], terminated[step], ended[step] = current, float(reward), done, done or cut
+        if ended[step]:
+            episode += 1
+            current, _ = env.reset(seed=stream_seed(seed, "data", episode))
+    env.close()
+    ended[-1] = True
+    return build_dataset(RawTransitions(obs, actions, rewards, next_obs, terminated, ended), actions)
+
+
+def spec_of_data(dataset: Dataset, settings: DatasetConfig | None) -> EnvSpec:
+    """The task as the data shows it, for runs without an environment."""
+    layout = (dataset.parts[0] if isinstance(dataset, MixedDataset) else dataset).layout
+    if layout.action_kind == "discrete":
+        raise DataError("the data has discrete actions; the offline algorithms take continuous ones")
+    low, high = (-1.0, 1.0) if settings is None or settings.action_low is None else (settings.action_low, settings.action_high)
+
+    def bounds(value: Any) -> tuple[float, ...]:
+        return tuple(float(x) for x in np.broadcast_to(np.asarray(value, dtype=np.float64), (layout.action_dim,)))
+
+    return EnvSpec(
+        env_id="",
+        obs_shape=(layout.obs_dim,),
+        action_kind="continuous",
+        action_shape=(layout.action_dim,),
+        action_dtype="float32",
+        action_low=bounds(low),
+        action_high=bounds(high),
+    )
+
+
+def require_fit(dataset: Dataset, env_spec: EnvSpec, hp: Hyperparameters) -> None:
+    """Refuse data of another task, and say when a method will miss something in it."""
+    for part in dataset.parts if isinstance(dataset, MixedDataset) else [dataset]:
+        layout = part.layout
+        if (layout.obs_dim, layout.action_dim, layout.action_kind) != (
+            env_spec.obs_dim,
+            env_spec.action_dim,
+            env_spec.action_kind,
+        ):
+            raise DataError(
+                f"the data has {layout.obs_dim} observation and {layout.action_dim} {layout.action_kind} action dimensions, "
+                f"{env_spec.env_id} has {env_spec.obs_dim} and {env_spec.action_dim} {env_spec.action_kind}"
+            )
+        if getattr(hp, "critic_bc_weight", 0) > 0 and not layout.has_next_actions:
+            logger.warning("The data has no next actions: the critic's penalty (critic_bc_weight) is left out")
+
+
+def score_reference(config: TrainConfig) -> ReferenceReturns | None:
+    """What 0 and 100 percent stand for: the Minari dataset's own scores, else D4RL's for the environment."""
+    if config.dataset is not None and config.dataset.kind == "minari" and config.dataset.path:
+        metadata = minari_metadata(config.dataset.path)
+        if "ref_min_score" in metadata and "ref_max_score" in metadata:
+            return ReferenceReturns(float(metadata["ref_min_score"]), float(metadata["ref_max_score"]))
+    return reference_returns(config.env_id) if config.spec.loop == "offline" else None
+
+
+class OfflineSource:
+    """A dataset as a run's source of batches."""
+
+    def __init__(self, dataset: Dataset, *, device: str) -> None:
+        self.dataset, self.device = dataset, device
+
+    def sample(self, batch_size: int) -> Any:
+        """One batch on the run's device."""
+        return self.dataset.sample(batch_size, self.device)
+
+    def metrics(self) -> Metrics:
+        """Size of the data, and for a mixture how many transitions each part has given."""
+        row = {"data/dataset_size": float(len(self.dataset))}
+        if isinstance(self.dataset, MixedDataset):
+            row |= {f"data/drawn_from_{index}": float(count) for index, count in enumerate(self.dataset.counts)}
+        return row
+
+    def state_dict(self) -> tuple[dict[str, Any], dict[str, dict[str, torch.Tensor]]]:
+        """The data's fingerprint and the sampler's state; the data itself is not copied into checkpoints."""
+        return {"fingerprint": self.dataset.fingerprint()}, {"replay": self.dataset.state_dict()}
+
+    def load_state_dict(self, data: dict[str, Any], parts: dict[str, dict[str, torch.Tensor]]) -> bool:
+        """Continue drawing where a checkpoint stood, from the same data."""
+        if data["fingerprint"] != self.dataset.fingerprint():
+            raise ValueError("the dataset is not the one that the checkpoint was trained on")
+        self.dataset.load_state_dict(parts["replay"])
+        return True

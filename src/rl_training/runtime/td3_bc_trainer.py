@@ -1,0 +1,5 @@
+"""Entry point of TD3BC."""
+
+from rl_training.runtime.training import train_function
+
+train_td3_bc = train_function("td3_bc")
