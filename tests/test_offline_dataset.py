@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rl_training.data import MixedDataset, TransitionDataset, compute_discounted_returns_to_go, mix_transition_datasets
-from rl_training.data.offline_dataset import observation_statistics
+from rl_training.data.transforms import ObservationNormalizer
 from rl_training.types import DataError
 
 
@@ -102,9 +102,9 @@ def test_observations_are_standardised_and_the_statistics_kept() -> None:
 def test_statistics_in_pieces_are_those_of_the_whole() -> None:
     dataset = TransitionDataset(**columns(1000))
     for chunk in (7, 1000):
-        mean, std = observation_statistics(dataset, chunk=chunk)
-        torch.testing.assert_close(mean, torch.full((2,), 499.5))
-        torch.testing.assert_close(std, torch.full((2,), float(np.arange(1000).std() + 1e-3)))
+        normalizer = ObservationNormalizer.of(dataset.obs, chunk=chunk)
+        torch.testing.assert_close(normalizer.mean, torch.full((2,), 499.5))
+        torch.testing.assert_close(normalizer.std, torch.full((2,), float(np.arange(1000).std() + 1e-3)))
 
 
 def test_returns_to_go_stop_at_episode_ends() -> None:

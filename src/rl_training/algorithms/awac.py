@@ -130,14 +130,7 @@ class AWAC(Algorithm):
 
 def build_model(env_spec: EnvSpec, hp: AWACHyperparameters) -> MLPSACModel:
     """Networks for a task."""
-    return MLPSACModel(
-        env_spec.obs_dim,
-        env_spec.action_dim,
-        hp.hidden_sizes,
-        critic_hidden_sizes=hp.critic_hidden_sizes,
-        layer_norm=hp.layer_norm,
-        policy="gaussian",
-    )
+    return MLPSACModel(env_spec.obs_dim, env_spec.action_dim, policy="gaussian", **hp.network_options)
 
 
 SPEC = AlgorithmSpec(

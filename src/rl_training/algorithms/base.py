@@ -63,6 +63,15 @@ class CriticHyperparameters(Hyperparameters):
     critic_hidden_sizes: LayerSizes | None = Field(None, description="critic layers, where they differ from hidden_sizes")
     layer_norm: bool = Field(False, description="LayerNorm in the critics, after each ReLU")
 
+    @property
+    def network_options(self) -> dict[str, Any]:
+        """The keyword arguments that every actor-critic model takes."""
+        return {
+            "hidden_sizes": self.hidden_sizes,
+            "critic_hidden_sizes": self.critic_hidden_sizes,
+            "layer_norm": self.layer_norm,
+        }
+
 
 class ActorCriticHyperparameters(CriticHyperparameters, OnlineHyperparameters):
     """What the online actor-critic methods share."""

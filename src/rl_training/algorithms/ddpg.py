@@ -93,13 +93,7 @@ class DDPG(Algorithm):
 
 def build_model(env_spec: EnvSpec, hp: DDPGHyperparameters) -> MLPDDPGModel:
     """Networks for a task."""
-    return MLPDDPGModel(
-        env_spec.obs_dim,
-        env_spec.action_dim,
-        hp.hidden_sizes,
-        critic_hidden_sizes=hp.critic_hidden_sizes,
-        layer_norm=hp.layer_norm,
-    )
+    return MLPDDPGModel(env_spec.obs_dim, env_spec.action_dim, **hp.network_options)
 
 
 SPEC = AlgorithmSpec(

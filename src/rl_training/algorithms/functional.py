@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -81,11 +80,6 @@ def as_floats(terms: Mapping[str, Tensor | float]) -> Metrics:
     tensors = [value.detach().float().reshape(()) for value in terms.values() if isinstance(value, Tensor)]
     fetched = iter(torch.stack(tensors).tolist() if tensors else ())
     return {name: next(fetched) if isinstance(value, Tensor) else float(value) for name, value in terms.items()}
-
-
-def first_non_finite(terms: Mapping[str, Tensor | float]) -> str | None:
-    """Name of the first term that is NaN or infinite, if any."""
-    return next((name for name, value in as_floats(terms).items() if not math.isfinite(value)), None)
 
 
 def frozen_copy(module: ModuleT) -> ModuleT:

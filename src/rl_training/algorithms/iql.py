@@ -151,13 +151,7 @@ class IQL(Algorithm):
 
 def build_model(env_spec: EnvSpec, hp: IQLHyperparameters) -> MLPIQLModel:
     """Networks for a task."""
-    return MLPIQLModel(
-        env_spec.obs_dim,
-        env_spec.action_dim,
-        hp.hidden_sizes,
-        critic_hidden_sizes=hp.critic_hidden_sizes,
-        layer_norm=hp.layer_norm,
-    )
+    return MLPIQLModel(env_spec.obs_dim, env_spec.action_dim, **hp.network_options)
 
 
 SPEC = AlgorithmSpec(

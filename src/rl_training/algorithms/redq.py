@@ -126,14 +126,7 @@ class REDQ(Algorithm):
 
 def build_model(env_spec: EnvSpec, hp: REDQHyperparameters) -> MLPREDQModel:
     """Networks for a task."""
-    return MLPREDQModel(
-        env_spec.obs_dim,
-        env_spec.action_dim,
-        hp.hidden_sizes,
-        num_critics=hp.num_critics,
-        critic_hidden_sizes=hp.critic_hidden_sizes,
-        layer_norm=hp.layer_norm,
-    )
+    return MLPREDQModel(env_spec.obs_dim, env_spec.action_dim, num_critics=hp.num_critics, **hp.network_options)
 
 
 SPEC = AlgorithmSpec(

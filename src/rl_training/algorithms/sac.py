@@ -95,13 +95,7 @@ class SAC(Algorithm):
 
 def build_model(env_spec: EnvSpec, hp: CriticHyperparameters) -> MLPSACModel:
     """Networks for a task."""
-    return MLPSACModel(
-        env_spec.obs_dim,
-        env_spec.action_dim,
-        hp.hidden_sizes,
-        critic_hidden_sizes=hp.critic_hidden_sizes,
-        layer_norm=hp.layer_norm,
-    )
+    return MLPSACModel(env_spec.obs_dim, env_spec.action_dim, **hp.network_options)
 
 
 SPEC = AlgorithmSpec(

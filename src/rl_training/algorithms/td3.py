@@ -104,13 +104,7 @@ class TD3(Algorithm):
 
 def build_model(env_spec: EnvSpec, hp: CriticHyperparameters) -> MLPTD3Model:
     """Networks for a task."""
-    return MLPTD3Model(
-        env_spec.obs_dim,
-        env_spec.action_dim,
-        hp.hidden_sizes,
-        critic_hidden_sizes=hp.critic_hidden_sizes,
-        layer_norm=hp.layer_norm,
-    )
+    return MLPTD3Model(env_spec.obs_dim, env_spec.action_dim, **hp.network_options)
 
 
 SPEC = AlgorithmSpec(

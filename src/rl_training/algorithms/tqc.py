@@ -141,11 +141,9 @@ def build_model(env_spec: EnvSpec, hp: TQCHyperparameters) -> MLPTQCModel:
     return MLPTQCModel(
         env_spec.obs_dim,
         env_spec.action_dim,
-        hp.hidden_sizes,
         num_critics=hp.num_critics,
         num_quantiles=hp.num_quantiles,
-        critic_hidden_sizes=hp.critic_hidden_sizes,
-        layer_norm=hp.layer_norm,
+        **hp.network_options,
     )
 
 

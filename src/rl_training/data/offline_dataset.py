@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from rl_training.data.transforms import ObservationNormalizer, RewardScaling
 from rl_training.types import ActionKind, Batch, DataError
 
 ArrayLike = npt.ArrayLike | Tensor
-STD_FLOOR = 1e-3  # added to every standard deviation, as in TD3+BC's code
 
 
 def compute_discounted_returns_to_go(
@@ -34,35 +34,6 @@ def compute_discounted_returns_to_go(
         running = rewards[index] + (0.0 if ends[index] else gamma * running)
         returns[index] = running
     return returns.astype(np.float32)
-
-
-@dataclass(frozen=True)
-class RewardScaling:
-    """``clip(scale * reward + shift, clip_min, clip_max)``."""
-
-    scale: float = 1.0
-    shift: float = 0.0
-    clip_min: float | None = None
-    clip_max: float | None = None
-
-    def __call__(self, rewards: Tensor) -> Tensor:
-        """Apply it."""
-        rewards = rewards * self.scale + self.shift
-        if self.clip_min is not None or self.clip_max is not None:
-            rewards = rewards.clamp(self.clip_min, self.clip_max)
-        return rewards
-
-
-@dataclass(frozen=True)
-class ObservationNormalizer:
-    """``(obs - mean) / std``; part of the agent that was trained with it."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __call__(self, obs: Tensor) -> Tensor:
-        """Apply it."""
-        return (obs - self.mean) / self.std
 
 
 @dataclass(frozen=True)
@@ -302,8 +273,7 @@ class TransitionDataset:
 
     def with_normalized_observations(self) -> TransitionDataset:
         """The same transitions with observations standardised by the dataset's own mean and std."""
-        mean, std = observation_statistics(self)
-        return self._with(normalizer=ObservationNormalizer(mean, std))
+        return self._with(normalizer=ObservationNormalizer.of(self.rows[:, : self.layout.obs_dim]))
 
     # -- identity and state ------------------------------------------------------------------------------------------
 
@@ -322,19 +292,6 @@ class TransitionDataset:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue drawing exactly where a checkpoint stood."""
         self.generator.set_state(state["generator"])
-
-
-def observation_statistics(dataset: TransitionDataset, *, chunk: int = 1_000_000) -> tuple[Tensor, Tensor]:
-    """Mean and std (plus 1e-3) of the raw observations, in pieces, so that a mapped file is never in memory as a whole."""
-    size = dataset.layout.obs_dim
-    total, squares = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
-    for piece in dataset.rows.split(chunk):
-        obs = piece[:, :size].double()
-        total += obs.sum(dim=0)
-        squares += obs.square().sum(dim=0)
-    mean = total / len(dataset)
-    variance = (squares / len(dataset) - mean.square()).clamp_min(0.0)
-    return mean.float(), (variance.sqrt() + STD_FLOOR).float()
 
 
 def _require_shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> None:

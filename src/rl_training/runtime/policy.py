@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from rl_training.algorithms.base import Algorithm
-from rl_training.data.offline_dataset import ObservationNormalizer
+from rl_training.data.transforms import ObservationNormalizer
 from rl_training.envs.spec import ActionScaler
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint
 from rl_training.experiment.registry import get_algorithm_spec

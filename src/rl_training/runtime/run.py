@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium as gym
 import torch
-from safetensors.torch import save_file
 
 from rl_training.algorithms.base import Algorithm, LearnerState, UpdateResult
 from rl_training.algorithms.functional import as_floats
-from rl_training.data.offline_dataset import ObservationNormalizer
+from rl_training.data.transforms import ObservationNormalizer
 from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore
 from rl_training.experiment.config import ScheduleConfig, TrainConfig
-from rl_training.experiment.files import write_json
 from rl_training.experiment.reference_scores import ReferenceReturns
 from rl_training.experiment.run_directory import update_metadata
 from rl_training.experiment.sinks import EvaluationsFile, JsonlSink, LogSink, TensorBoardSink
 from rl_training.runtime.callbacks import CallbackList
+from rl_training.runtime.clock import Clock
 from rl_training.runtime.controls import build_control_callbacks, crossed
 from rl_training.runtime.evaluation import Episode, evaluate_policy, evaluation_seeds, summarize
+from rl_training.runtime.numerics import dump_non_finite, first_non_finite
 from rl_training.runtime.policy import Policy, normalizer_to_dict
 from rl_training.runtime.schedules import learning_rate_scale
 from rl_training.runtime.signals import StopSignals
@@ -93,10 +92,9 @@ class Run:
         self._best_unsaved = False
         self._on_cpu = next(iter(algorithm.networks())).device.type == "cpu"
         self._scheduled = config.learning_rate_schedule != ScheduleConfig(horizon=config.learning_rate_schedule.horizon)
-        self._elapsed_before = self._paused = 0.0
         manifest = self._load(checkpoint) if checkpoint is not None else None
-        self._started = self._interval_started = time.monotonic()
-        self._interval_from = (self.state.global_step, self.num_updates, 0.0)
+        elapsed = manifest["trainer"]["time_elapsed"] if manifest else 0.0
+        self._clock = Clock(elapsed, step=self.step, updates=self.num_updates)
         lengths = manifest["logs"] if manifest else {"metrics.jsonl": 0, "evaluations.csv": 0}
         self._store.clean()
         self._jsonl = JsonlSink(directory / "metrics.jsonl", length=lengths["metrics.jsonl"])
@@ -208,14 +206,8 @@ class Run:
     # -- logging -----------------------------------------------------------------------------------------------------
 
     def _log(self) -> None:
-        now, step = time.monotonic(), self.step
-        from_step, from_updates, from_paused = self._interval_from
-        seconds = max(now - self._interval_started - (self._paused - from_paused), 1e-9)
         row: Metrics = {
-            "time/total_timesteps": float(step),
-            "time/time_elapsed": self._elapsed(),
-            "time/fps": (step - from_step) / seconds,
-            "time/updates_per_s": (self.num_updates - from_updates) / seconds,
+            **self._clock.rates(self.step, self.num_updates),
             **self.source.metrics(),
             "train/n_updates": float(self.num_updates),
             "train/learning_rate": self.algorithm.optimizers()[0].learning_rate,
@@ -224,8 +216,7 @@ class Run:
             row["train/epoch"] = self.num_updates / self._updates_per_epoch
         row |= {LOG_NAMES.get(name, f"train/{name}"): value for name, value in as_floats(self._latest).items()}
         self._write(row)
-        self._interval_started, self._interval_from = now, (step, self.num_updates, self._paused)
-        self._last_log = step
+        self._last_log = self.step
 
     def _write(self, row: Metrics) -> None:
         self._require_finite(row)
@@ -233,39 +224,27 @@ class Run:
             sink.write(self.step, row)
             sink.flush()
 
-    def _elapsed(self) -> float:
-        return self._elapsed_before + time.monotonic() - self._started
-
     def _require_finite(self, terms: Mapping[str, torch.Tensor | float], batch: Batch | None = None) -> None:
-        for name, value in terms.items():
-            number = value.item() if isinstance(value, torch.Tensor) else value
-            if not math.isfinite(number):
-                raise NumericsError(
-                    f"{name} became {number} at step {self.step} (update {self.num_updates}); the run is stopped. "
-                    f"What led to it is in {self._dump(name, number, batch)}"
-                )
-
-    def _dump(self, name: str, value: float, batch: Batch | None) -> Path:
-        target = self.directory / f"nonfinite_step_{self.step}"
-        target.mkdir(exist_ok=True)
-        report = {"tensor": name, "value": str(value), "step": self.step, "update": self.num_updates}
-        write_json(target / "report.json", report)
-        weights = {key: tensor.contiguous() for key, tensor in self.algorithm.state_dict().weights.items()}
-        save_file(weights, target / "weights.safetensors")
-        if batch is not None:
-            save_file({key: tensor.contiguous() for key, tensor in batch.items()}, target / "batch.safetensors")
-        return target
+        bad = first_non_finite(terms)
+        if bad is not None:
+            name, value = bad
+            target = self.directory / f"nonfinite_step_{self.step}"
+            report = {"tensor": name, "value": str(value), "step": self.step, "update": self.num_updates}
+            dump_non_finite(target, report, weights=self.algorithm.state_dict().weights, batch=batch)
+            raise NumericsError(
+                f"{name} became {value} at step {self.step} (update {self.num_updates}); the run is stopped. "
+                f"What led to it is in {target}"
+            )
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
     def _evaluate(self) -> None:
-        started = time.monotonic()
         if self._eval_env is None:
             assert self._make_eval_env is not None  # _evaluates is false without an environment
             self._eval_env = self._make_eval_env()
         seeds = evaluation_seeds(self.config.seed, self.config.eval_episodes)
-        episodes = evaluate_policy(self._policy, self._eval_env, seeds=seeds, interrupted=lambda: self.interrupted)
-        self._paused += time.monotonic() - started
+        with self._clock.pause():
+            episodes = evaluate_policy(self._policy, self._eval_env, seeds=seeds, interrupted=lambda: self.interrupted)
         if episodes is None:  # asked to stop: a resumed run does this evaluation anew
             return
         metrics = summarize(episodes)
@@ -315,7 +294,6 @@ class Run:
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
-        started = time.monotonic()
         learner = self.algorithm.state_dict()
         source_data, source_parts = self.source.state_dict()
         manifest = {
@@ -329,7 +307,7 @@ class Run:
                 "num_updates": self.num_updates,
                 "last_log_step": self._last_log,
                 "last_eval_step": self._last_eval,
-                "time_elapsed": self._elapsed(),
+                "time_elapsed": self._clock.elapsed(),
             },
             "normalizer": normalizer_to_dict(self._policy.normalizer),
             "latest_metrics": as_floats(self._latest),
@@ -345,9 +323,9 @@ class Run:
             "rng": learner.generators,
             **source_parts,
         }
-        self.checkpoint_path = self._store.save(self.step, manifest=manifest, parts=parts, best=self._best_unsaved)
+        with self._clock.pause():
+            self.checkpoint_path = self._store.save(self.step, manifest=manifest, parts=parts, best=self._best_unsaved)
         self._last_save, self._best_unsaved = self.step, False
-        self._paused += time.monotonic() - started
 
     def _load(self, checkpoint: Checkpoint) -> dict[str, Any]:
         manifest = checkpoint.manifest
@@ -366,7 +344,6 @@ class Run:
             self.state.global_step, self.num_updates = trainer["global_step"], trainer["num_updates"]
             self.state.should_stop, self.state.stop_reason = trainer["should_stop"], trainer["stop_reason"]
             self._last_log, self._last_eval = trainer["last_log_step"], trainer["last_eval_step"]
-            self._elapsed_before = trainer["time_elapsed"]
             self._latest.update(manifest["latest_metrics"])
             self._last_eval_metrics, self._best = manifest["evaluation"]["last"], manifest["evaluation"]["best"]
             self.callbacks.load_state_dict(manifest["callbacks"])
