@@ -126,8 +126,9 @@ def test_an_alias_beside_the_new_spelling_is_refused(old: str) -> None:
 
 def test_schedule_keeps_the_horizon_of_the_first_budget() -> None:
     config = TrainConfig(**GOOD, learning_rate_schedule="linear")
-    assert config.learning_rate_schedule.horizon == 100
-    assert config.replace(total_timesteps=500).learning_rate_schedule.horizon == 100
+    assert config.replace(total_timesteps=500).resolved().learning_rate_schedule.horizon == 500
+    assert config.resolved().learning_rate_schedule.horizon == 100
+    assert config.resolved().replace(total_timesteps=500).resolved().learning_rate_schedule.horizon == 100  # a run, extended
 
 
 def test_config_is_frozen() -> None:

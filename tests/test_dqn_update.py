@@ -11,6 +11,7 @@ from support import assert_same_run, random_batch, tiny_config
 
 from rl_training.algorithms.dqn import DQN, DQNHyperparameters, dqn_loss
 from rl_training.data.n_step import NStepQueue
+from rl_training.experiment.checkpointing import find_checkpoint
 from rl_training.models import MLPDuelingQNetwork, MLPQNetwork
 from rl_training.models.mlp_dueling_q_network import dueling_values
 from rl_training.runtime.callbacks import Callback
@@ -102,8 +103,11 @@ def test_epsilon_falls_linearly_and_stays() -> None:
 
 def test_epsilon_keeps_its_horizon_when_a_run_is_extended(tmp_path: Path) -> None:
     config = tiny_config("dqn", tmp_path, algo_kwargs={"exploration_fraction": 0.5})
-    assert config.algo_kwargs["exploration_steps"] == 48
-    assert config.replace(total_timesteps=1000).algo_kwargs["exploration_steps"] == 48
+    assert config.replace(total_timesteps=1000).resolved().algo_kwargs["exploration_steps"] == 500
+    assert config.resolved().replace(total_timesteps=1000).resolved().algo_kwargs["exploration_steps"] == 48
+    result = train(config)
+    extended = resume_training(result.run_dir, 120)
+    assert find_checkpoint(extended.run_dir).manifest["config"]["algo_kwargs"]["exploration_steps"] == 48
 
 
 def test_share_of_random_actions() -> None:

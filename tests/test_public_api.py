@@ -45,6 +45,17 @@ def test_short_form(algo: str, tmp_path: Path) -> None:
     assert agent.config.hyperparameters.batch_size == 16
 
 
+def test_schedules_follow_the_budget_given_to_learn(tmp_path: Path) -> None:
+    settings = tiny_settings("dqn", tmp_path)
+    kwargs = settings.pop("algo_kwargs")
+    del settings["algo"], settings["env_id"], settings["total_timesteps"]
+    agent = rl_training.DQN("CartPole-v1", **settings, **kwargs, exploration_fraction=0.5, learning_rate_schedule="linear")
+    run_dir = agent.learn(60).run_dir
+    config = rl_training.DQN.load(run_dir).config
+    assert config.algo_kwargs["exploration_steps"] == 30
+    assert config.learning_rate_schedule.horizon == 60
+
+
 def test_environment_factories(tmp_path: Path) -> None:
     settings = {key: value for key, value in tiny_settings("sac", tmp_path).items() if key not in ("algo", "env_id")}
     kwargs = settings.pop("algo_kwargs")

@@ -109,14 +109,15 @@ def train(
         *overrides,
         *(f"{key}={json.dumps(str(v) if isinstance(v, Path) else v)}" for key, v in flags.items() if v is not None),
     ]
-    resolved = load(_one(preset, config, "a preset or --config; 'rl-training list' shows the presets"), overrides)
+    loaded = load(_one(preset, config, "a preset or --config; 'rl-training list' shows the presets"), overrides)
     if dry_run:
-        print(json.dumps(resolved.to_dict()) if as_json else dump_yaml(resolved.to_dict()), end="\n" if as_json else "")
+        settings = loaded.resolved().to_dict()
+        print(json.dumps(settings) if as_json else dump_yaml(settings), end="\n" if as_json else "")
         return
     from rl_training.runtime.training import train as run_training
 
     def start(callbacks: list[object]) -> TrainResult:
-        return run_training(resolved, callbacks=callbacks, run_suffix=run_suffix)
+        return run_training(loaded, callbacks=callbacks, run_suffix=run_suffix)
 
     _run(start, quiet=quiet, as_json=as_json)
 

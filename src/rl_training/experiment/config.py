@@ -194,18 +194,13 @@ class TrainConfig(Settings):
             BaseModel.__init__(self, **data)
         except ValidationError as error:
             problems += describe_problems(type(self), error)
-        hyperparameters = None
         try:
             if spec is not None and isinstance(data.get("algo_kwargs", {}), Mapping):
-                hyperparameters = spec.hyperparameters(**data.get("algo_kwargs", {}))
+                spec.hyperparameters(**data.get("algo_kwargs", {}))
         except ConfigError as error:
             problems += [problem.under("algo_kwargs") for problem in error.problems]
         if problems:
             raise ConfigError(problems)
-        assert hyperparameters is not None
-        resolved = dict(hyperparameters.resolved_for(self.total_timesteps))
-        settled = {name: value for name, value in resolved.items() if value != getattr(hyperparameters, name)}
-        object.__setattr__(self, "algo_kwargs", {**self.algo_kwargs, **settled})
 
     @field_validator("algo")
     @classmethod
@@ -232,9 +227,6 @@ class TrainConfig(Settings):
     def _settings_agree(self) -> Self:
         if self.early_stopping is not None and (self.eval_interval is None or self.eval_episodes == 0):
             raise ValueError("early_stopping looks at evaluations: set eval_interval and eval_episodes >= 1")
-        if self.learning_rate_schedule.horizon is None:
-            schedule = self.learning_rate_schedule.model_copy(update={"horizon": self.total_timesteps})
-            object.__setattr__(self, "learning_rate_schedule", schedule)
         return self
 
     @property
@@ -246,6 +238,19 @@ class TrainConfig(Settings):
     def hyperparameters(self) -> Hyperparameters:
         """``algo_kwargs`` as the algorithm's typed hyper-parameters, defaults filled in."""
         return self.spec.hyperparameters(**self.algo_kwargs)
+
+    def resolved(self) -> TrainConfig:
+        """The configuration as a run begins: what depends on the budget is fixed, so that extending the run keeps it."""
+        schedule = self.learning_rate_schedule
+        if schedule.horizon is None:
+            schedule = schedule.model_copy(update={"horizon": self.total_timesteps})
+        hyperparameters = self.hyperparameters
+        settled = {
+            name: value
+            for name, value in dict(hyperparameters.resolved_for(self.total_timesteps)).items()
+            if value != getattr(hyperparameters, name)
+        }
+        return self.replace(learning_rate_schedule=schedule, algo_kwargs={**self.algo_kwargs, **settled})
 
     def replace(self, **changes: Any) -> TrainConfig:
         """A checked copy with some fields changed."""

@@ -13,7 +13,9 @@ def learning_rate_scale(schedule: ScheduleConfig, step: int) -> float:
         return schedule.start * (step + 1) / schedule.warmup_steps
     if schedule.type == "constant":
         return schedule.start
-    horizon = schedule.horizon or 1
+    horizon = schedule.horizon
+    if horizon is None:
+        raise ValueError(f"a {schedule.type} schedule needs a horizon")
     progress = min(max(step - schedule.warmup_steps, 0) / max(horizon - schedule.warmup_steps, 1), 1.0)
     if schedule.type == "cosine":
         progress = (1.0 - math.cos(math.pi * progress)) / 2.0

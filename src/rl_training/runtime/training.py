@@ -90,7 +90,7 @@ def train(
     if env is not None:
         config = config.replace(env_id=env_name(env))
     if checkpoint is None:
-        return execute(config, env=env, dataset=dataset, callbacks=callbacks, run_suffix=run_suffix)
+        return execute(config.resolved(), env=env, dataset=dataset, callbacks=callbacks, run_suffix=run_suffix)
     from rl_training.runtime.workflows import continue_run  # here, because workflows builds on this module
 
     return continue_run(checkpoint, config=config, env=env, dataset=dataset, callbacks=callbacks, run_suffix=run_suffix)

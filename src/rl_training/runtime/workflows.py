@@ -105,7 +105,7 @@ def continue_run(
     """Find the checkpoint, settle the configuration and the directory, and go on."""
     checkpoint, run_dir = _locate(Path(path), branching=run_suffix is not None)
     saved = config_of(checkpoint) if checkpoint else _config_of_directory(run_dir)
-    config = config or saved
+    config = config.resolved() if config else saved
     if total_timesteps is not None:
         config = config.replace(total_timesteps=total_timesteps)
     if env is not None:
