@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 import torch
 from support import REPOSITORY, assert_same_run, tiny_config
 
+from rl_training.cli import main
 from rl_training.data import TransitionDataset, load_transition_dataset
 from rl_training.data.dataset_loaders import read_transitions
+from rl_training.data.inspection import histogram
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.offline_data import load_dataset
 from rl_training.runtime.policy import Policy
@@ -355,6 +358,46 @@ def test_real_files_are_counted_right(name: str) -> None:
     raw = read_transitions(dataset_path=REAL / name)
     counts = (len(raw.rewards), len(raw.episode_ends), int(raw.terminated.sum()), round(float(raw.episode_returns.mean())))
     assert counts == FACTS[name]
+
+
+@real_data
+@pytest.mark.parametrize("name", [*FACTS, "minari"])
+def test_inspect_reports_real_files(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = REAL / "minari" / "D4RL/door/human-v2" if name == "minari" else REAL / name
+    assert main(["data", "inspect", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    counts = {"rows", "episodes", "terminations", "truncations", "nan_count", "has_next_obs", "has_next_actions", "warnings"}
+    ranges = {"return_mean", "return_std", "obs_dim", "action_dim", "action_min", "action_max"}
+    assert counts | ranges <= facts.keys()
+    expected = (6_729, 25, 0, 803) if name == "minari" else FACTS[name]
+    assert (facts["rows"], facts["episodes"], facts["terminations"], round(facts["return_mean"])) == expected
+    assert facts["terminations"] + facts["truncations"] == facts["episodes"]
+    assert main(["data", "inspect", str(path)]) == 0
+    assert "transitions in" in capsys.readouterr().out
+
+
+def test_inspect_warns_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = episodes()
+    data["rewards"][3] = np.nan
+    path = save_npz(tmp_path / "x.npz", {**data, "a": data["actions"]})
+    assert main(["data", "inspect", str(path), "--column", "actions=a"]) == 0
+    out = capsys.readouterr().out
+    assert "1 numbers are NaN" in out
+    assert "no next observations" in out
+    for arguments, message in {
+        ("nowhere.npz",): "nowhere.npz does not exist",
+        ("nowhere",): "no Minari dataset 'nowhere'",
+        (str(path), "--column", "obs"): "meaning=name",
+        (str(path), "--column", "obs=zzz"): "there is no 'zzz' for obs",
+    }.items():
+        assert main(["data", "inspect", *arguments]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_histogram_lines() -> None:
+    lines = histogram(np.array([0.0, 0.0, 0.0, 10.0]), bins=2, width=9)
+    assert [line.split()[-1] for line in lines] == ["3", "1"]
+    assert lines[0].count("█") == 9
 
 
 @real_data
