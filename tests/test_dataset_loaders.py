@@ -394,6 +394,63 @@ def test_inspect_warns_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("ending", ["npz", "hdf5", "minari"])
+def test_collect_a_dataset_convert_it_and_learn_from_it(
+    ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    first, second = (
+        str(tmp_path / "first.npz"),
+        {"minari": "minari:test/pendulum-v0"}.get(ending, str(tmp_path / f"second.{ending}")),
+    )
+    assert main(["data", "collect", first, "--env", "Pendulum-v1", "--steps", "450", "--seed", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": first, "rows": 450, "episodes": 3}
+    assert main(["data", "convert", first, second]) == 0
+    kind, path = ("minari", "test/pendulum-v0") if ending == "minari" else (None, second)
+    one = load_transition_dataset(dataset_path=first, action_low=-2, action_high=2)
+    two = load_transition_dataset(kind, dataset_path=path, action_low=-2, action_high=2)
+    assert torch.equal(one.rows, two.rows)
+    assert len(one) == 450
+    assert one.dones.sum() == 0
+    data = {"kind": kind or ending, "path": path}
+    assert train(tiny_config("iql", tmp_path / "runs", dataset=data)).metrics["global_step"] == 96
+
+
+def test_collect_from_an_agent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = train(tiny_config("td3", tmp_path / "runs")).run_dir
+    out = [str(tmp_path / f"{name}.npz") for name in ("one", "two", "other")]
+    arguments = ["--checkpoint", str(run_dir), "--steps", "230"]
+    assert main(["data", "collect", out[0], *arguments]) == main(["data", "collect", out[1], *arguments]) == 0
+    assert main(["data", "collect", out[2], *arguments, "--stochastic", "--seed", "1"]) == 0
+    one, two, other = (read_transitions(dataset_path=path) for path in out)
+    assert np.array_equal(one.actions, two.actions)
+    assert not np.array_equal(one.actions, other.actions)
+    played = Policy.from_checkpoint(run_dir).predict(one.obs[7])
+    np.testing.assert_allclose(one.actions[7], played, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["collect", "x.csv", "--env", "Pendulum-v1"], "write to a .npz, .h5 or .hdf5 file"),
+        (["collect", "no/such/dir/x.npz", "--env", "Pendulum-v1"], "there is no directory"),
+        (["collect", "x.npz"], "give a checkpoint or an env_id"),
+        (["collect", "x.npz", "--env", "Nope-v0"], "'Nope-v0' cannot be made"),
+        (["collect", "x.npz", "--env", "Pendulum-v1", "--steps", "0"], "steps must be >= 1, got 0"),
+        (["convert", "nowhere.npz", "x.npz"], "nowhere.npz does not exist"),
+        (["convert", "taken.npz", "taken.npz"], "exists already"),
+    ],
+)
+def test_collect_and_convert_refuse(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken.npz").write_text("")
+    assert main(["data", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["taken.npz"]
+
+
 def test_histogram_lines() -> None:
     lines = histogram(np.array([0.0, 0.0, 0.0, 10.0]), bins=2, width=9)
     assert [line.split()[-1] for line in lines] == ["3", "1"]

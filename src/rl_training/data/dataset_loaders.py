@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +115,7 @@ def _read_pt(path: Path, declared: Mapping[str, str] | None) -> dict[str, Array]
 
 
 def _read_hdf5(path: Path, declared: Mapping[str, str] | None) -> dict[str, Array]:
-    h5py = _import("h5py")
+    h5py = import_optional("h5py")
     try:
         with h5py.File(path, "r") as file:
             datasets: dict[str, Any] = {}
@@ -133,7 +135,7 @@ def _read_hdf5(path: Path, declared: Mapping[str, str] | None) -> dict[str, Arra
 
 def _read_minari(name: str) -> dict[str, Array]:
     """Episodes with one more observation than actions; a local id, or the path of a dataset directory."""
-    h5py, directory = _import("h5py"), find_minari_dataset(name)
+    h5py, directory = import_optional("h5py"), find_minari_dataset(name)
     parts: dict[str, list[Array]] = {key: [] for key in ("obs", "next_obs", "actions", "rewards", "terminated", "truncated")}
     try:
         with h5py.File(directory / "data" / "main_data.hdf5", "r") as file:
@@ -160,8 +162,6 @@ def _read_minari(name: str) -> dict[str, Array]:
 
 def find_minari_dataset(name: str) -> Path:
     """The directory of a local Minari dataset, by path or by id below ``MINARI_DATASETS_PATH`` (or Minari's default)."""
-    import os
-
     root = Path(os.environ.get("MINARI_DATASETS_PATH", Path.home() / ".minari" / "datasets"))
     for directory in (Path(name), root / name):
         if (directory / "data" / "main_data.hdf5").is_file():
@@ -179,9 +179,8 @@ def minari_metadata(name: str) -> dict[str, Any]:
     return content
 
 
-def _import(module: str) -> Any:
-    from importlib import import_module
-
+def import_optional(module: str) -> Any:
+    """A package of the ``offline`` extra, or the line that installs it."""
     try:
         return import_module(module)
     except ModuleNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.base import Hyperparameters
-from rl_training.data.columns import RawTransitions, build_dataset
+from rl_training.data.columns import build_dataset
 from rl_training.data.dataset_loaders import load_transition_dataset, minari_metadata
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import MixedDataset
@@ -18,6 +19,7 @@ from rl_training.envs.factory import EnvFactory, make_env
 from rl_training.envs.spec import ActionScaler
 from rl_training.experiment.config import DatasetConfig, DatasetSource, TrainConfig
 from rl_training.experiment.reference_scores import ReferenceReturns, reference_returns
+from rl_training.runtime.recording import record_transitions
 from rl_training.seeding import stream_seed
 from rl_training.types import ConfigError, DataError, EnvSpec, Metrics
 
@@ -73,27 +75,22 @@ def _load_source(
 
 def collect_random_dataset(env: gym.Env[Any, Any], env_spec: EnvSpec, *, size: int, seed: int) -> TransitionDataset:
     """``size`` steps of a uniformly random policy, in order; the same for the same seed."""
-    scaler, rng = ActionScaler(env_spec), np.random.default_rng(stream_seed(seed, "data"))
-    discrete = env_spec.action_kind == "discrete"
-    if discrete:
-        actions = rng.integers(env_spec.num_actions, size=size)
-    else:
-        actions = rng.uniform(-1, 1, (size, env_spec.action_dim)).astype(np.float32)
-    commands = scaler.to_env(actions)
-    obs, next_obs = (np.empty((size, env_spec.obs_dim), dtype=np.float32) for _ in range(2))
-    rewards, terminated, ended = np.empty(size, dtype=np.float32), np.zeros(size, dtype=bool), np.zeros(size, dtype=bool)
-    episode = 0
-    current, _ = env.reset(seed=stream_seed(seed, "data", episode))
-    for step in range(size):
-        obs[step] = current
-        current, reward, done, cut, _ = env.step(commands[step])
-        next_obs[step], rewards[step], terminated[step], ended[step] = current, float(reward), done, done or cut
-        if ended[step]:
-            episode += 1
-            current, _ = env.reset(seed=stream_seed(seed, "data", episode))
+    scaler = ActionScaler(env_spec)
+    raw = record_transitions(env, random_choice(env_spec, seed), steps=size, seed=seed)
     env.close()
-    ended[-1] = True
-    return build_dataset(RawTransitions(obs, actions, rewards, next_obs, terminated, ended), actions)
+    return build_dataset(raw, scaler.from_env(raw.actions))
+
+
+def random_choice(env_spec: EnvSpec, seed: int) -> Callable[[Any], Any]:
+    """A uniformly random policy in the environment's units."""
+    scaler, rng = ActionScaler(env_spec), np.random.default_rng(stream_seed(seed, "data"))
+
+    def choose(obs: Any) -> Any:
+        if env_spec.action_kind == "discrete":
+            return scaler.to_env(rng.integers(env_spec.num_actions, size=1))[0]
+        return scaler.to_env(rng.uniform(-1, 1, (1, env_spec.action_dim)))[0]
+
+    return choose
 
 
 def spec_of_data(dataset: Dataset, settings: DatasetConfig | None) -> EnvSpec:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
+from rl_training.data.columns import RawTransitions
 from rl_training.envs.factory import EnvFactory, env_name, make_env
 from rl_training.envs.spec import describe_env
 from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore, find_checkpoint
@@ -17,8 +18,9 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.presets import build_config
 from rl_training.experiment.yaml_files import read_yaml_mapping
 from rl_training.runtime.evaluation import evaluate_policy, evaluation_seeds, summarize
-from rl_training.runtime.offline_data import Dataset, score_reference
+from rl_training.runtime.offline_data import Dataset, random_choice, score_reference
 from rl_training.runtime.policy import Policy, load_policy
+from rl_training.runtime.recording import record_transitions
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.training import execute
 from rl_training.types import CheckpointError, ConfigError, EnvSpec, Metrics
@@ -89,6 +91,42 @@ def resume_training(
         dataset=dataset,
         ignore_stop=ignore_stop,
     )
+
+
+def collect_transitions(
+    path: str | Path | None = None,
+    *,
+    env_id: str | None = None,
+    steps: int,
+    seed: int = 0,
+    deterministic: bool = True,
+    on_step: Callable[[int], None] = lambda step: None,
+) -> RawTransitions:
+    """Play a stored agent (or, without ``path``, a uniformly random policy) for so many steps and keep the transitions."""
+    if steps < 1:
+        raise ConfigError(f"steps must be >= 1, got {steps}")
+    policy = None if path is None else Policy.from_checkpoint(path)
+    config = None if path is None else config_of(find_checkpoint(path))
+    source = env_id or (config.env_id if config else None)
+    if source is None:
+        raise ConfigError(
+            "say which environment to play: the checkpoint has none" if path else "give a checkpoint or an env_id"
+        )
+    environment = make_env(source, config.env_kwargs if config and env_id is None else None)
+    try:
+        env_spec = describe_env(source, environment.observation_space, environment.action_space)
+        if policy is None:
+            choose = random_choice(env_spec, seed)
+        else:
+            _require_same_spaces(policy.env_spec, env_spec)
+            agent = policy
+
+            def choose(obs: Any) -> Any:
+                return agent.predict(obs, deterministic=deterministic)
+
+        return record_transitions(environment, choose, steps=steps, seed=seed, on_step=on_step)
+    finally:
+        environment.close()
 
 
 def continue_run(
