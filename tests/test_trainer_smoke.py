@@ -31,7 +31,7 @@ def test_run_directory(algo: str, tmp_path: Path) -> None:
     assert result.checkpoint_path.is_dir()
     assert {"global_step", "eval_return_mean", "eval_return_std", "eval_episodes", "learning_rate"} <= result.metrics.keys()
     resolved = TrainConfig(**yaml.safe_load((result.run_dir / "config.yaml").read_text()))
-    assert resolved.hyperparameters == config.hyperparameters
+    assert resolved.hyperparameters == config.resolved().hyperparameters
     metadata = json.loads((result.run_dir / "metadata.json").read_text())
     assert metadata["status"] == "finished"
     assert metadata["torch_threads"] == 1
