@@ -88,6 +88,7 @@ def test_state_of_a_callback_survives_a_resume(tmp_path: Path) -> None:
 def test_an_object_without_hooks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a callback"):
         train(tiny_config("sac", tmp_path), callbacks=[object()])
+    assert not list(tmp_path.iterdir())
 
 
 def test_untouched_hooks_of_the_base_class_cost_nothing() -> None:

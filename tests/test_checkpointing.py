@@ -176,6 +176,13 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["step_000000001"]
 
 
+def test_a_checkpoint_of_other_networks_leaves_no_new_directory(run_dir: Path, tmp_path: Path) -> None:
+    other = tiny_config("sac", tmp_path / "other", algo_kwargs={"hidden_sizes": [8]})
+    with pytest.raises(CheckpointError, match="does not fit this run"):
+        train(other, checkpoint=run_dir, run_suffix="branch")
+    assert not list((tmp_path / "other").iterdir())
+
+
 def test_an_older_checkpoint_is_not_continued_in_place(run_dir: Path) -> None:
     older = CheckpointStore(run_dir / "checkpoints", keep_last=1).steps()[0]
     with pytest.raises(CheckpointError, match="not the newest checkpoint"):

@@ -126,6 +126,7 @@ def execute(
             _copy_logs(checkpoint, directory)
             write_config(directory, config)
             update_metadata(directory, status="running", torch_threads=config.torch_threads, device=device, **data.facts)
+            run: Run | None = None
             try:
                 run = Run(
                     config,
@@ -146,7 +147,10 @@ def execute(
                     data.loop(run)
                     return run.finish()
             except BaseException as error:
-                update_metadata(directory, status="failed", stop_reason=f"{type(error).__name__}: {error}")
+                if run is None and run_dir is None:  # it never began: leave nothing behind
+                    shutil.rmtree(directory, ignore_errors=True)
+                else:
+                    update_metadata(directory, status="failed", stop_reason=f"{type(error).__name__}: {error}")
                 raise
 
 
