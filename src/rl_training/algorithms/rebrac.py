@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms import td3
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, CriticHyperparameters, LayerSizes, UpdateResult
+from rl_training.algorithms.base import Algorithm, AlgorithmSpec, LayerSizes, UpdateResult
 from rl_training.algorithms.functional import (
     as_floats,
     flatten_parameters,
@@ -37,6 +37,7 @@ from rl_training.algorithms.functional import (
     twin_critic_loss,
 )
 from rl_training.algorithms.optimizer import FlatAdam
+from rl_training.algorithms.td3 import TD3Settings
 from rl_training.algorithms.td3_bc import normalizing_weight
 from rl_training.models.mlp import MLP
 from rl_training.models.mlp_td3 import MLPTD3Model
@@ -45,7 +46,7 @@ from rl_training.types import Batch, EnvSpec, Metrics, Terms
 WEIGHTS = ("actor_bc_weight", "critic_bc_weight", "actor_q_weight")
 
 
-class ReBRACHyperparameters(CriticHyperparameters):
+class ReBRACHyperparameters(TD3Settings):
     """What ReBRAC can be told."""
 
     learning_rate: float = Field(1e-3, gt=0, description="step size of Adam for every network")
@@ -55,10 +56,6 @@ class ReBRACHyperparameters(CriticHyperparameters):
     actor_bc_weight: float = Field(0.01, gt=0, description="weight of the policy's squared distance to the data's action")
     critic_bc_weight: float = Field(0.01, ge=0, description="the same for the next action, in the critic's target")
     actor_q_weight: float = Field(1.0, gt=0, description="weight of the normalised value in the actor's loss")
-    policy_noise: float = Field(0.2, ge=0, description="std of the noise on target actions, in half ranges of the action")
-    noise_clip: float = Field(0.5, ge=0, description="bound of that noise")
-    policy_delay: int = Field(2, ge=1, description="critic updates per actor and target update")
-    exploration_noise: float = Field(0.1, ge=0, description="std of the noise on actions that are not deterministic")
 
 
 def squared_distance(*, policy_actions: Tensor, actions: Tensor) -> Tensor:

@@ -40,14 +40,19 @@ from rl_training.models.mlp_td3 import MLPTD3Model
 from rl_training.types import Batch, EnvSpec, Metrics, Terms
 
 
-class TD3Hyperparameters(ActorCriticHyperparameters):
-    """What TD3 can be told."""
+class TD3Settings(CriticHyperparameters):
+    """What TD3 and the methods built on it (TD3+BC, ReBRAC) share."""
 
-    learning_starts: int = Field(25_000, ge=0, description="uniformly random environment steps before the first update")
     policy_noise: float = Field(0.2, ge=0, description="std of the noise on target actions, in half ranges of the action")
     noise_clip: float = Field(0.5, ge=0, description="bound of that noise")
     policy_delay: int = Field(2, ge=1, description="critic updates per actor and target update")
-    exploration_noise: float = Field(0.1, ge=0, description="std of the noise on actions while collecting")
+    exploration_noise: float = Field(0.1, ge=0, description="std of the noise on actions that are not deterministic")
+
+
+class TD3Hyperparameters(TD3Settings, ActorCriticHyperparameters):
+    """What TD3 can be told."""
+
+    learning_starts: int = Field(25_000, ge=0, description="uniformly random environment steps before the first update")
 
 
 def deterministic_actor_loss(*, actor_q: Tensor) -> Terms:

@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, CriticHyperparameters, UpdateResult
+from rl_training.algorithms.base import Algorithm, AlgorithmSpec, UpdateResult
 from rl_training.algorithms.functional import (
     as_floats,
     flatten_parameters,
@@ -32,19 +32,15 @@ from rl_training.algorithms.functional import (
     twin_critic_loss,
 )
 from rl_training.algorithms.optimizer import FlatAdam
-from rl_training.algorithms.td3 import build_model
+from rl_training.algorithms.td3 import TD3Settings, build_model
 from rl_training.models.mlp_td3 import MLPTD3Model
 from rl_training.types import Batch, Metrics, Terms
 
 
-class TD3BCHyperparameters(CriticHyperparameters):
+class TD3BCHyperparameters(TD3Settings):
     """What TD3+BC can be told."""
 
     bc_alpha: float = Field(2.5, gt=0, description="weight of the value against cloning the data's action")
-    policy_noise: float = Field(0.2, ge=0, description="std of the noise on target actions, in half ranges of the action")
-    noise_clip: float = Field(0.5, ge=0, description="bound of that noise")
-    policy_delay: int = Field(2, ge=1, description="critic updates per actor and target update")
-    exploration_noise: float = Field(0.1, ge=0, description="std of the noise on actions that are not deterministic")
 
 
 def normalizing_weight(q_values: Tensor) -> Tensor:
