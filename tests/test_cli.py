@@ -148,6 +148,8 @@ def test_list_version_config_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert "learning_rate: 0.001" in capsys.readouterr().out
     assert main(["config", "schema"]) == 0
     assert "$defs" in json.loads(capsys.readouterr().out)
+    assert main(["config", "schema", "--json"]) == 0
+    assert "$defs" in last_json(capsys)
     assert main(["doctor", "--json"]) == 0
     assert last_json(capsys)["problems"] == []
 

@@ -250,6 +250,8 @@ def test_older_spellings_of_the_dataset() -> None:
         ({"kind": "csv", "path": "x"}, "dataset.kind must be one of"),
         ({"kind": "npz", "path": "x", "action_low": -1}, "go together"),
         ({"kind": "mix", "parts": [{"kind": "npz"}]}, "path names a file"),
+        ({"kind": "npz", "path": "x", "size": 3}, "a file has neither"),
+        ({"kind": "mix", "parts": [{"kind": "random"}], "normalize_observations": True}, "set its size"),
         ({"kind": "random", "sise": 3}, "dataset.sise is not a known key; did you mean 'size'"),
     ],
 )
@@ -263,6 +265,8 @@ def test_settings_of_the_other_kind_of_learning_are_refused() -> None:
         TrainConfig(algo="sac", env_id="Pendulum-v1", total_timesteps=8, dataset={"kind": "random"})
     with pytest.raises(ConfigError, match="num_envs is for online algorithms"):
         TrainConfig(algo="bc", env_id="Pendulum-v1", total_timesteps=8, num_envs=2)
+    with pytest.raises(ConfigError, match="vectorization is for online algorithms"):
+        TrainConfig(algo="bc", env_id="Pendulum-v1", total_timesteps=8, vectorization="async")
 
 
 def made_up(rows: int = 64) -> TransitionDataset:
@@ -324,6 +328,24 @@ def test_a_mixture_trains_and_resumes_exactly(tmp_path: Path) -> None:
     assert first.metrics["update_count"] == 60
     again = train(tiny_config("awac", tmp_path / "three", **settings))
     assert_same_run(whole.run_dir, again.run_dir)
+
+
+def test_a_mixture_with_a_size_is_put_together_once(tmp_path: Path) -> None:
+    parts = [{"kind": "random", "size": 100, "seed": seed} for seed in (1, 2)]
+    old = {"dataset_mix": parts, "dataset_mix_size": 50, "dataset_mix_seed": 4}
+    result = train(tiny_config("bc", tmp_path, dataset=None, algo_kwargs=old))
+    assert json.loads((result.run_dir / "metadata.json").read_text())["dataset"]["rows"] == 50
+    data = {"kind": "mix", "parts": parts, "size": 50, "normalize_observations": True}
+    run_dir = train(tiny_config("bc", tmp_path, dataset=data)).run_dir
+    assert Policy.from_checkpoint(run_dir).normalizer is not None
+
+
+def test_impossible_action_bounds(tmp_path: Path) -> None:
+    path = save_npz(tmp_path / "x.npz", episodes())
+    with pytest.raises(DataError, match="do not fit actions of 1 dimensions"):
+        load_transition_dataset(dataset_path=path, action_low=np.zeros(3), action_high=np.ones(3))
+    with pytest.raises(DataError, match="action_low must be <= action_high"):
+        load_transition_dataset(dataset_path=path, action_low=1.0, action_high=-1.0)
 
 
 def test_data_of_another_task_is_refused(tmp_path: Path) -> None:

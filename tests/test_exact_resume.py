@@ -67,6 +67,12 @@ def test_crash_with_several_environments(algo: str, change: dict[str, Any], tmp_
     assert_same_run(whole.run_dir, resumed.run_dir)
 
 
+def test_the_comparison_itself_can_fail(tmp_path: Path) -> None:
+    one, other = (train(tiny_config("sac", tmp_path, seed=seed)) for seed in (1, 2))
+    with pytest.raises(AssertionError):
+        assert_same_run(one.run_dir, other.run_dir)
+
+
 def test_crash_before_the_first_checkpoint_starts_over(tmp_path: Path) -> None:
     config = tiny_config("sac", tmp_path, checkpoint_interval=None, eval_interval=None)
     whole = train(config)

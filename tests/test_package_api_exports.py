@@ -51,7 +51,7 @@ def test_algorithm_is_everywhere(algo: str) -> None:
     class_name = CLASS_NAMES[algo]
     module = import_module(f"rl_training.algorithms.{algo}")
     learner = getattr(module, class_name)
-    assert callable(getattr(module, f"{algo}_loss")) or algo == "bc"
+    assert callable(getattr(module, f"{algo}_loss"))
     algorithms = import_module("rl_training.algorithms")
     assert getattr(algorithms, class_name) is getattr(algorithms, f"{class_name}Algorithm") is learner
     assert getattr(rl_training, class_name) is getattr(import_module("rl_training.api"), class_name)

@@ -223,12 +223,13 @@ def config_show(
 @config_app.command("schema")
 def config_schema(
     algo: Annotated[str | None, typer.Option(help="Schema of this algorithm's algo_kwargs alone.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Print the JSON Schema of a configuration, for editors."""
     from rl_training.experiment.schema import config_schema as whole_schema
     from rl_training.experiment.schema import hyperparameter_schema
 
-    print(json.dumps(whole_schema() if algo is None else hyperparameter_schema(algo), indent=2))
+    print(json.dumps(whole_schema() if algo is None else hyperparameter_schema(algo), indent=None if as_json else 2))
 
 
 @app.command()

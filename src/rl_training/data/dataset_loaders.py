@@ -79,7 +79,15 @@ def scale_actions(actions: Array, low_high: tuple[Array, Array] | None, *, clip:
         return actions.reshape(-1).astype(np.int64)
     scaled = actions.reshape(len(actions), -1).astype(np.float64)
     if low_high is not None:
-        low, high = (np.broadcast_to(bound, scaled.shape[1:]).astype(np.float64) for bound in low_high)
+        try:
+            low, high = (np.broadcast_to(bound, scaled.shape[1:]).astype(np.float64) for bound in low_high)
+        except ValueError:
+            given = [np.shape(bound) for bound in low_high]
+            raise DataError(
+                f"{source}: action bounds of shapes {given} do not fit actions of {scaled.shape[1]} dimensions"
+            ) from None
+        if (low > high).any():
+            raise DataError(f"{source}: action_low must be <= action_high, got {low.tolist()} and {high.tolist()}")
         scaled = 2 * (scaled - low) / np.where(high > low, high - low, 1.0) - 1
     outside = int((np.abs(scaled) > 1 + 1e-5).any(axis=1).sum())
     if outside and not clip:

@@ -100,8 +100,8 @@ class DatasetSource(Settings):
 
     kind: Literal["random", "npz", "pt", "hdf5", "minari"] = Field(description="a recipe, a kind of file, or Minari")
     path: str | None = Field(None, description="the file; for Minari a local dataset id or its directory")
-    size: int = Field(20_000, ge=1, description="transitions of the random recipe")
-    seed: int = Field(0, ge=0, description="seed of the random recipe")
+    size: int | None = Field(None, ge=1, description="transitions of the random recipe (20,000 if none)")
+    seed: int | None = Field(None, ge=0, description="seed of the random recipe (0 if none)")
     columns: dict[str, str] = Field(default_factory=dict, description="which column of the file is obs, actions, rewards, ...")
     time_limit: int | None = Field(
         None, ge=1, description="an episode of this many steps was cut, whatever the file's flag says"
@@ -122,6 +122,8 @@ class DatasetSource(Settings):
     def _file_is_named(self) -> Self:
         if (self.kind == "random") == (self.path is not None):
             raise ValueError("path names a file: the random recipe has none, every other kind needs one")
+        if self.kind != "random" and (self.size is not None or self.seed is not None):
+            raise ValueError("size and seed are of the random recipe and of mixtures; a file has neither")
         if (self.action_low is None) != (self.action_high is None):
             raise ValueError("action_low and action_high go together")
         return self
@@ -139,6 +141,9 @@ class DatasetConfig(DatasetSource):
     kind: Literal["random", "npz", "pt", "hdf5", "minari", "mix"] = Field(  # type: ignore[assignment]
         "random", description="a recipe, a kind of file, Minari, or a mixture"
     )
+    size: int | None = Field(
+        None, ge=1, description="transitions of the random recipe; of a mixture that is put together once instead of lazily"
+    )
     parts: list[DatasetPart] = Field(default_factory=list, description="the sources of a mixture")
     normalize_observations: bool = Field(False, description="standardise by the data's mean and std; kept with the agent")
 
@@ -146,6 +151,8 @@ class DatasetConfig(DatasetSource):
     def _file_is_named(self) -> Self:
         if (self.kind == "mix") != bool(self.parts):
             raise ValueError("parts and kind: mix go together")
+        if self.kind == "mix" and self.size is None and (self.normalize_observations or self.seed is not None):
+            raise ValueError("normalize_observations and seed need a mixture that is put together once: set its size")
         return self if self.kind == "mix" else super()._file_is_named()  # type: ignore[operator]
 
 
@@ -282,7 +289,9 @@ def _move_aliases(data: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem
         *home, name = new.split(".")
         target = moved
         for part in home:
-            target = target.setdefault(part, {})
+            if target.get(part) is None:  # absent, or explicitly none
+                target[part] = {}
+            target = target[part]
         if isinstance(target, Settings):
             target = dict(target)
             moved[home[0]] = target
@@ -303,9 +312,8 @@ def _loop_problems(data: Mapping[str, Any], spec: AlgorithmSpec | None) -> list[
         problems = [] if "env_id" in data and data["env_id"] is not None else [Problem("env_id", "is required")]
         offline_only = [name for name in ("dataset", "max_epochs") if data.get(name) is not None]
         return problems + [Problem(name, f"is for offline algorithms; {spec.name} learns online") for name in offline_only]
-    if data.get("num_envs", 1) != 1:
-        return [Problem("num_envs", f"is for online algorithms; {spec.name} learns from data")]
-    return []
+    online_only = [name for name, idle in (("num_envs", 1), ("vectorization", "sync")) if data.get(name, idle) != idle]
+    return [Problem(name, f"is for online algorithms; {spec.name} learns from data") for name in online_only]
 
 
 def _drop_unknown_keys(data: dict[str, Any], spec: AlgorithmSpec | None) -> tuple[dict[str, Any], list[Problem]]:

@@ -14,7 +14,7 @@ from rl_training.algorithms.base import Hyperparameters
 from rl_training.data.columns import build_dataset
 from rl_training.data.dataset_loaders import load_transition_dataset, minari_metadata
 from rl_training.data.offline_dataset import TransitionDataset
-from rl_training.data.offline_mixers import MixedDataset
+from rl_training.data.offline_mixers import MixedDataset, mix_transition_datasets
 from rl_training.envs.factory import EnvFactory, make_env
 from rl_training.envs.spec import ActionScaler
 from rl_training.experiment.config import DatasetConfig, DatasetSource, TrainConfig
@@ -26,24 +26,26 @@ from rl_training.types import ConfigError, DataError, EnvSpec, Metrics
 logger = logging.getLogger("rl_training")
 
 Dataset = TransitionDataset | MixedDataset
+RANDOM_SIZE = 20_000
 
 
 def load_dataset(config: TrainConfig, env_spec: EnvSpec | None, env: str | EnvFactory | None) -> Dataset:
     """The dataset that a configuration asks for, transformed as it asks, drawn from by a stream of the run's seed."""
     settings = config.dataset or DatasetConfig()
     seed = stream_seed(config.seed, "sample")
-    if settings.kind == "mix":
-        parts = [_load_source(part, config, env_spec, env) for part in settings.parts]
-        parts = [_transformed(part, config).with_seed(seed + 1 + index) for index, part in enumerate(parts)]
-        dataset: Dataset = MixedDataset(parts, [part.weight for part in settings.parts], seed=seed)
+    if settings.kind != "mix":
+        dataset = _load_source(settings, config, env_spec, env)
     else:
-        dataset = _transformed(_load_source(settings, config, env_spec, env), config)
-        if settings.normalize_observations:
-            dataset = dataset.with_normalized_observations()
-        dataset = dataset.with_seed(seed)
-    if settings.kind == "mix" and settings.normalize_observations:
-        raise ConfigError("dataset.normalize_observations is not available for a mixture")
-    return dataset
+        parts = [_load_source(part, config, env_spec, env) for part in settings.parts]
+        weights = [part.weight for part in settings.parts]
+        if settings.size is None:
+            own = [_transformed(part, config).with_seed(seed + 1 + index) for index, part in enumerate(parts)]
+            return MixedDataset(own, weights, seed=seed)
+        dataset = mix_transition_datasets(parts, weights=weights, total_size=settings.size, seed=settings.seed or 0)
+    dataset = _transformed(dataset, config)
+    if settings.normalize_observations:
+        dataset = dataset.with_normalized_observations()
+    return dataset.with_seed(seed)
 
 
 def _transformed(dataset: TransitionDataset, config: TrainConfig) -> TransitionDataset:
@@ -57,7 +59,9 @@ def _load_source(
     if source.kind == "random":
         if env is None or env_spec is None:
             raise ConfigError("dataset.kind random plays an environment: set env_id")
-        return collect_random_dataset(make_env(env, config.env_kwargs), env_spec, size=source.size, seed=source.seed)
+        return collect_random_dataset(
+            make_env(env, config.env_kwargs), env_spec, size=source.size or RANDOM_SIZE, seed=source.seed or 0
+        )
     low: Any = source.action_low
     high: Any = source.action_high
     if low is None and env_spec is not None and env_spec.action_kind == "continuous":
