@@ -12,23 +12,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
-import re
-import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jobs import run_missing, write_section
+from peers import python_of
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = ROOT / "benchmarks" / ".peers"
 RESULTS = ROOT / "benchmarks" / "results" / "beside_sb3.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
-PACKAGES = ["torch==2.13.0", "stable-baselines3==2.9.2", "sb3-contrib==2.9.2", "gymnasium[mujoco]==1.4.0"]
 REFERENCES = {
     ("sac", "HalfCheetah-v5", 50_000): "4,212 ± 498 (10 seeds, v4, CrossQ authors' SAC)",
     ("sac", "Hopper-v5", 50_000): "530 ± 284 (same)",
@@ -36,47 +31,6 @@ REFERENCES = {
     ("td3", "Hopper-v5", 50_000): "285 ± 69 (same)",
 }
 SHORT = 20_000  # steps REDQ makes in about half an hour of one core
-_lock = threading.Lock()
-
-
-def python_of_peers() -> str:
-    """The interpreter of the peers' environment, made at the first call."""
-    interpreter = PEERS / "bin" / "python"
-    if not interpreter.exists():
-        print("making the peers' environment ...", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
-        constraints = ["--constraint", str(ROOT / "constraints.txt")]
-        subprocess.run([str(interpreter), "-m", "pip", "install", "--quiet", *constraints, *PACKAGES], check=True)
-    return str(interpreter)
-
-
-def load() -> list[dict[str, Any]]:
-    """Results so far."""
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-
-
-def run(job: dict[str, Any]) -> None:
-    """One run in a process of its own; its result is appended to the file."""
-    interpreter = sys.executable if job["library"] == "rl_training" else python_of_peers()
-    command = [interpreter, str(ROOT / "benchmarks" / "beside_sb3_run.py"), json.dumps(job)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if done.returncode != 0:
-        print(f"{job} failed:\n{done.stderr[-2000:]}", flush=True)
-        return
-    result = json.loads(done.stdout.splitlines()[-1])
-    with _lock:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps([*load(), result], indent=1) + "\n")
-    print(f"{job['library']} {job['algo']} {job['env_id']} seed {job['seed']}: {result['last']:.0f}", flush=True)
-
-
-def identity(job: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells two runs apart."""
-    return (
-        *(job[key] for key in ("library", "algo", "env_id", "seed", "steps")),
-        json.dumps(job["overrides"], sort_keys=True),
-    )
 
 
 def wanted(steps: int, seeds: list[int]) -> list[dict[str, Any]]:
@@ -141,15 +95,15 @@ def main() -> None:
     parser.add_argument("--only", choices=["sac", "td3", "redq"], nargs="+", default=["sac", "td3", "redq"])
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
-    python_of_peers()
-    have = {identity(result) for result in load()}
-    jobs = [
-        job for job in wanted(arguments.steps, arguments.seeds) if job["algo"] in arguments.only and identity(job) not in have
-    ]
-    with ThreadPoolExecutor(arguments.workers) as pool:
-        list(pool.map(run, jobs))
-    marked = re.compile(r"(<!-- mujoco -->\n).*?(<!-- /mujoco -->)", re.DOTALL)
-    PAGE.write_text(marked.sub(lambda match: f"{match[1]}{table(load())}\n{match[2]}", PAGE.read_text()))
+    python_of("sb3")
+    results = run_missing(
+        [job for job in wanted(arguments.steps, arguments.seeds) if job["algo"] in arguments.only],
+        results=RESULTS,
+        script=ROOT / "benchmarks" / "beside_sb3_run.py",
+        interpreter=lambda job: sys.executable if job["library"] == "rl_training" else python_of("sb3"),
+        workers=arguments.workers,
+    )
+    write_section(PAGE, "mujoco", table(results))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def ours(job: dict[str, Any]) -> tuple[Act, Curve, float]:
     result = train(config)
     seconds = time.monotonic() - started
     rows = [json.loads(line) for line in (Path(result.run_dir) / "metrics.jsonl").read_text().splitlines()]
-    curve = [(row["step"], row["eval/return_mean"]) for row in rows if "eval/return_mean" in row]
+    curve = [(row["step"], row["eval/mean_reward"]) for row in rows if "eval/mean_reward" in row]
     return Policy.from_checkpoint(result.run_dir).predict, curve, seconds
 
 
@@ -113,7 +113,7 @@ def main() -> None:
     """Run the job and print its result."""
     job = json.loads(sys.argv[1])
     act, curve, seconds = {"rl_training": ours, "sb3": sb3}[job["library"]](job)
-    print(json.dumps({**job, "last": score(job["env_id"], act, 20), "curve": curve, "seconds": seconds}))
+    print(json.dumps({"last": score(job["env_id"], act, 20), "curve": curve, "seconds": seconds}))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import re
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from jobs import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "learning.json"
@@ -114,8 +114,7 @@ def main() -> int:
         rows += [row for row in kept if row["preset"] not in {entry.preset for entry in chosen}]
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
-        marked = re.compile(r"(<!-- learning -->\n).*?(<!-- /learning -->)", re.DOTALL)
-        PAGE.write_text(marked.sub(lambda match: f"{match[1]}{table(rows)}\n{match[2]}", PAGE.read_text()))
+        write_section(PAGE, "learning", table(rows))
     return 1 if failed else 0
 
 

@@ -171,6 +171,23 @@ def test_preset_loads_from_anywhere(preset: str, tmp_path: Path, monkeypatch: py
     assert load_config(f"configs/{preset}.yaml") == config
 
 
+def test_a_file_extends_another(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: sac/pendulum\nseed: 7\nalgo_kwargs: {tau: 0.5}\n")
+    (tmp_path / "other.yaml").write_text("extends: mine.yaml\nalgo_kwargs: {gamma: 0.9}\n")
+    preset, other = load_config("sac/pendulum"), load_config(tmp_path / "other.yaml")
+    assert other == preset.replace(seed=7, algo_kwargs={**preset.algo_kwargs, "tau": 0.5, "gamma": 0.9})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("extends: 3\n", "must name a preset"), ("extends: self.yaml\n", "circle"), ("extends: sac/nothing\n", "no config file")],
+)
+def test_bad_extends(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "self.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(tmp_path / "self.yaml")
+
+
 def test_presets_of_every_algorithm() -> None:
     assert {preset.split("/")[0] for preset in list_presets()} == set(ALGORITHMS)
 

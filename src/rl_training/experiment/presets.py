@@ -32,8 +32,32 @@ def find_config(name: str | Path) -> Path:
 
 def load_config(name: str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
     """The checked configuration of a file or preset, with ``key.path=value`` overrides applied."""
-    path = find_config(name)
-    return build_config(read_yaml_mapping(path), overrides, source=str(name))
+    return build_config(read_config(find_config(name)), overrides, source=str(name))
+
+
+def read_config(path: Path, *, below: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The settings of a file on top of those it ``extends``: a file beside it, or a preset."""
+    data = read_yaml_mapping(path)
+    base = data.pop("extends", None)
+    if base is None:
+        return data
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: extends must name a preset or a file, got {base!r}")
+    parent = path.parent / base if (path.parent / base).is_file() else find_config(base)
+    chain = (*below, path.resolve())
+    if parent.resolve() in chain:
+        raise ConfigError(f"{path}: extends leads in a circle, by way of {base}")
+    return _merged(read_config(parent, below=chain), data)
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections are merged key by key, everything else is replaced."""
+    merged = dict(base)
+    for key, value in changes.items():
+        inherited = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(inherited, Mapping)
+        merged[key] = _merged(inherited, value) if both else value
+    return merged
 
 
 def build_config(data: Mapping[str, Any], overrides: Iterable[str] = (), *, source: str) -> TrainConfig:

@@ -1,0 +1,127 @@
+"""An offline benchmark made with this package from end to end: agents on Hopper-v5, their data, six methods on each set.
+
+    python benchmarks/hopper_offline.py                                  # trains the two agents first; some hours
+    python benchmarks/hopper_offline.py --medium RUN --expert RUN        # takes runs or checkpoints that exist
+
+1. ``rl-training train``: SAC for the medium agent, REDQ for the expert, unless they are given.
+2. ``rl-training data collect``: 100,000 steps of each, actions sampled, into runs/hopper_offline/{medium,expert}.hdf5.
+3. Every offline method on each set, with the published settings for D4RL's set of that name but two hidden layers and a batch of
+   256 for all (a CPU's budget), scored over 20 unseen episodes. Results are kept in benchmarks/results/hopper_offline.json as
+   they come; the table in docs/benchmarks.md is rewritten at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jobs import ROOT, load, run_missing, write_section
+
+RUNS = ROOT / "runs" / "hopper_offline"
+RESULTS = ROOT / "benchmarks" / "results" / "hopper_offline.json"
+ALGORITHMS = ("bc", "td3_bc", "iql", "awac", "rebrac", "cql")
+CPU_SIZED: dict[str, dict[str, Any]] = {
+    "rebrac": {"batch_size": 256},
+    "cql": {"num_cql_samples": 4, "actor_learning_rate": 1e-4},
+}
+AGENTS = {
+    "medium": ["sac/hopper", "total_timesteps=50000"],
+    "expert": ["redq/hopper", "total_timesteps=40000", "algo_kwargs.gradient_updates_per_step=5"],
+}
+
+
+def cli(*arguments: str) -> dict[str, Any]:
+    """One command of the package, its JSON answer."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rl_training", *arguments, "--json"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def make_data(name: str, agent: str | None, steps: int) -> dict[str, Any]:
+    """The data of one agent, collected once, and what ``inspect`` says of them."""
+    path = RUNS / f"{name}.hdf5"
+    if not path.exists():
+        RUNS.mkdir(parents=True, exist_ok=True)
+        if agent is None:
+            preset, *overrides = AGENTS[name]
+            settings = [part for override in [*overrides, f"output_dir={RUNS}"] for part in ("--set", override)]
+            agent = cli("train", preset, *settings)["run_dir"]
+        cli("data", "collect", str(path), "--checkpoint", agent, "--steps", str(steps), "--stochastic", "--seed", "1")
+    return cli("data", "inspect", str(path))
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """One method on one set."""
+    from rl_training.experiment.presets import load_config
+    from rl_training.runtime.training import train
+    from rl_training.runtime.workflows import evaluate_checkpoint
+
+    preset = f"rebrac/hopper_minari_{job['data']}" if job["algo"] == "rebrac" else f"{job['algo']}/hopper_medium"
+    config = load_config(preset)
+    assert config.dataset is not None
+    config = config.replace(
+        seed=job["seed"],
+        total_timesteps=job["updates"],
+        eval_interval=job["updates"] // 5,
+        tensorboard=False,
+        torch_threads=1,
+        output_dir=RUNS,
+        dataset={**config.dataset.model_dump(), "kind": "hdf5", "path": str(RUNS / f"{job['data']}.hdf5")},
+        algo_kwargs={**config.algo_kwargs, "hidden_sizes": [256, 256], **CPU_SIZED.get(job["algo"], {})},
+    )
+    result = train(config)
+    score = evaluate_checkpoint(result.run_dir, 20, seed=987_654)
+    return {"last": score["eval_normalized_score"], "return": score["eval_return_mean"]}
+
+
+def table(results: list[dict[str, Any]], facts: dict[str, dict[str, Any]]) -> str:
+    """A row a method; scores in percent of D4RL's expert."""
+    sets = [
+        f"{name} (data: {fact['return_mean']:.0f} ± {fact['return_std']:.0f}, {fact['rows']:,} rows)"
+        for name, fact in facts.items()
+    ]
+    lines = [f"| method | {' | '.join(sets)} |", "|---|" + "---|" * len(sets)]
+    for algo in ALGORITHMS:
+        cells = []
+        for name in facts:
+            scores = [result["last"] for result in results if (result["algo"], result["data"]) == (algo, name)]
+            each = f" ({', '.join(f'{score:.0f}' for score in scores)})" if len(scores) > 1 else ""
+            cells.append(f"**{np.mean(scores):.1f}**{each}" if scores else "-")
+        lines.append(f"| {algo} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Make the data, run what is missing, write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--medium", help="run or checkpoint of the medium agent; trained if none")
+    parser.add_argument("--expert", help="run or checkpoint of the expert agent; trained if none")
+    parser.add_argument("--steps", type=int, default=100_000, help="transitions of each set")
+    parser.add_argument("--updates", type=int, default=25_000)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    arguments = parser.parse_args()
+    facts = {name: make_data(name, getattr(arguments, name), arguments.steps) for name in AGENTS}
+    jobs = [
+        {"algo": algo, "data": name, "seed": seed, "updates": arguments.updates}
+        for seed in arguments.seeds
+        for algo in ALGORITHMS
+        for name in AGENTS
+    ]
+    run_missing(jobs, results=RESULTS, script=Path(__file__), interpreter=lambda _: sys.executable, workers=arguments.workers)
+    write_section(ROOT / "docs" / "benchmarks.md", "hopper-offline", table(load(RESULTS), facts))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] and sys.argv[1].startswith("{"):
+        print(json.dumps(run(json.loads(sys.argv[1]))))
+    else:
+        main()
