@@ -33,7 +33,7 @@ format: setup  ## Put the code in shape
 learn-check: setup  ## Learning runs with thresholds, three seeds each
 	$(BIN)/python benchmarks/learning.py --check
 
-bench: setup  ## Updates and steps per second on this machine
+bench: setup  ## Speed beside other libraries, in one interleaved run (about an hour)
 	$(BIN)/python benchmarks/speed.py
 
 docs: setup  ## Build the documentation into site/

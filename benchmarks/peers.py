@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / "benchmarks" / ".peers"
 PACKAGES = {
-    "sb3": ["torch==2.13.0", "stable-baselines3==2.9.2", "sb3-contrib==2.9.2", "gymnasium[mujoco]==1.4.0"],
+    "sb3": ["torch==2.13.0", "stable-baselines3==2.9.2", "sb3-contrib==2.9.2", "sbx-rl==0.28.0", "gymnasium[mujoco]==1.4.0"],
     "d3rlpy": ["torch==2.13.0", "d3rlpy==2.8.1"],  # wants an older Gymnasium, hence an environment of its own
 }
 

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.base import Hyperparameters
-from rl_training.data.columns import build_dataset
-from rl_training.data.dataset_loaders import load_transition_dataset, minari_metadata
+from rl_training.data.dataset_loaders import load_transition_dataset
+from rl_training.data.file_readers import minari_metadata
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import MixedDataset, mix_transition_datasets
+from rl_training.data.transition_rows import build_dataset
 from rl_training.envs.factory import EnvFactory, make_env
 from rl_training.envs.spec import ActionScaler
 from rl_training.experiment.config import DatasetConfig, DatasetSource, TrainConfig
@@ -49,8 +50,21 @@ def load_dataset(config: TrainConfig, env_spec: EnvSpec | None, env: str | EnvFa
 
 
 def _transformed(dataset: TransitionDataset, config: TrainConfig) -> TransitionDataset:
-    reward = config.reward
-    return dataset.with_reward_transform(reward.scale, reward.shift, reward.clip_min, reward.clip_max)
+    reward, factor = config.reward, 1.0
+    if config.dataset is not None and config.dataset.normalize_rewards:
+        factor = 1000.0 / return_range(dataset)
+    return dataset.with_reward_transform(factor * reward.scale, reward.shift, reward.clip_min, reward.clip_max)
+
+
+def return_range(dataset: TransitionDataset) -> float:
+    """Largest minus smallest return of an episode, the measure by which IQL's authors scale rewards (arXiv:2110.06169)."""
+    if dataset.episode_ends is None or len(dataset.episode_ends) < 2:
+        raise DataError("normalize_rewards compares episodes, and the data has fewer than two that are known")
+    starts = np.concatenate(([0], dataset.episode_ends[:-1]))
+    returns = np.add.reduceat(dataset.rewards.numpy().astype(np.float64), starts)
+    if returns.max() == returns.min():
+        raise DataError("normalize_rewards: every episode has the same return, there is nothing to scale by")
+    return float(returns.max() - returns.min())
 
 
 def _load_source(
@@ -74,6 +88,8 @@ def _load_source(
         action_low=None if low is None else np.asarray(low),
         action_high=None if high is None else np.asarray(high),
         clip_actions=source.clip_actions,
+        memory_map=source.memory_map,
+        cache_dir=source.cache_dir,
     )
 
 
@@ -82,7 +98,7 @@ def collect_random_dataset(env: gym.Env[Any, Any], env_spec: EnvSpec, *, size: i
     scaler = ActionScaler(env_spec)
     raw = record_transitions(env, random_choice(env_spec, seed), steps=size, seed=seed)
     env.close()
-    return build_dataset(raw, scaler.from_env(raw.actions))
+    return build_dataset(raw, scaler.from_env(np.asarray(raw.actions)))
 
 
 def random_choice(env_spec: EnvSpec, seed: int) -> Callable[[Any], Any]:
