@@ -57,6 +57,17 @@ def test_rewards_that_cannot_be_scaled(rewards: list[float], ends: list[int], me
         load_dataset(config_for(data_file(tmp_path, rewards, ends), tmp_path), SPEC, None)
 
 
+def test_a_file_with_returns_to_go_can_be_trained_on(tmp_path: Path) -> None:
+    path = data_file(tmp_path, [1, 2, 5], [1, 2])
+    with np.load(path) as columns:
+        np.savez(tmp_path / "with_returns.npz", **columns, returns_to_go=np.array([3, 2, 5], dtype=np.float32))
+    plain = {"kind": "npz", "path": str(tmp_path / "with_returns.npz")}
+    dataset = load_dataset(tiny_config("iql", tmp_path, dataset=plain), SPEC, None)
+    assert "returns_to_go" in dataset.sample(4)
+    with pytest.raises(DataError, match="would not belong"):
+        load_dataset(tiny_config("iql", tmp_path, dataset=plain, reward={"scale": 2.0}), SPEC, None)
+
+
 def test_a_mixture_has_no_episodes_to_scale_by(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="normalize_rewards"):
         tiny_config("iql", tmp_path, dataset={"kind": "mix", "parts": [{"kind": "random"}], "normalize_rewards": True})

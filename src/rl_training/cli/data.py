@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rl_training.cli.options import NoUserCode
 from rl_training.types import ConfigError
 
 app = typer.Typer(help="Look at datasets, change their format, make them.", no_args_is_help=True)
@@ -31,11 +32,11 @@ def inspect(
     ] = False,
 ) -> None:
     """Count rows, episodes, terminations and time limits; show returns, ranges, and what looks wrong."""
-    from rl_training.data.dataset_loaders import read_transitions
+    from rl_training.data.dataset_loaders import open_transitions
     from rl_training.data.inspection import dataset_kind, describe_transitions, histogram
 
-    raw = read_transitions(dataset_kind(path), dataset_path=path, columns=_declared(columns), time_limit=time_limit)
-    facts = describe_transitions(raw)
+    with open_transitions(dataset_kind(path), dataset_path=path, columns=_declared(columns), time_limit=time_limit) as raw:
+        facts = describe_transitions(raw)
     if as_json:
         print(json.dumps(facts))
         return
@@ -65,13 +66,13 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Write a dataset in another format, with terminations and time limits apart."""
-    from rl_training.data.dataset_loaders import read_transitions
+    from rl_training.data.dataset_loaders import open_transitions
     from rl_training.data.dataset_writers import check_target, save_transitions
     from rl_training.data.inspection import dataset_kind
 
     check_target(target)
-    raw = read_transitions(dataset_kind(source), dataset_path=source, columns=_declared(columns), time_limit=time_limit)
-    save_transitions(raw, target)
+    with open_transitions(dataset_kind(source), dataset_path=source, columns=_declared(columns), time_limit=time_limit) as raw:
+        save_transitions(raw, target)
     _tell_saved(len(raw.rewards), len(raw.episode_ends), target, as_json)
 
 
@@ -85,6 +86,7 @@ def collect(
     steps: Annotated[int, typer.Option(help="Transitions to collect.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the episodes and of a random policy.")] = 0,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample the agent's actions.")] = False,
+    no_user_code: NoUserCode = False,
     as_json: Json = False,
 ) -> None:
     """Play an agent, or a random policy, and keep the transitions as a dataset."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.lazy_columns import Array, Column, in_memory, pick_trajectories, row_blocks
 from rl_training.types import DataError
-
-Array = npt.NDArray[Any]
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "obs": ("obs", "observations", "observation", "states", "state"),
@@ -70,15 +68,18 @@ def _listed(names: Sequence[str]) -> str:
 
 @dataclass
 class RawTransitions:
-    """Rows in the order they happened, with terminations and episode ends apart; what ``inspect`` looks at."""
+    """Rows in the order they happened, with terminations and episode ends apart; what ``inspect`` looks at.
 
-    obs: Array
-    actions: Array
+    Observations and actions may be columns of a file that is still open; what is one number a row is in memory.
+    """
+
+    obs: Column
+    actions: Column
     rewards: Array
-    next_obs: Array | None
+    next_obs: Column | None
     terminated: npt.NDArray[np.bool_]
     ended: npt.NDArray[np.bool_]
-    next_actions: Array | None = None
+    next_actions: Column | None = None
     returns_to_go: Array | None = None
     warnings: list[str] = field(default_factory=list)
 
@@ -98,15 +99,36 @@ class RawTransitions:
         """Rows of each episode."""
         return np.diff(self.episode_ends, prepend=0)
 
+    def in_memory(self) -> RawTransitions:
+        """The same with every column as an array, which stays when the file is closed."""
+        return replace(
+            self,
+            obs=in_memory(self.obs),
+            actions=in_memory(self.actions),
+            next_obs=None if self.next_obs is None else in_memory(self.next_obs),
+            next_actions=None if self.next_actions is None else in_memory(self.next_actions),
+        )
 
-def arrange(columns: Mapping[str, Array], *, time_limit: int | None = None) -> RawTransitions:
+
+def followed(obs: Column, next_obs: Column) -> npt.NDArray[np.bool_]:
+    """Which rows lead to the observation of the row after them; nothing follows the last."""
+    if obs.shape != next_obs.shape:
+        raise DataError(f"obs {tuple(obs.shape)} and next_obs {tuple(next_obs.shape)} must have one shape")
+    follows = np.zeros(len(obs), dtype=bool)
+    for start, end in row_blocks(obs, next_obs):
+        same = next_obs[start:end][: len(obs) - 1 - start] == obs[start + 1 : end + 1]
+        follows[start : start + len(same)] = same.all(axis=tuple(range(1, same.ndim)))
+    return follows
+
+
+def arrange(columns: Mapping[str, Column], *, time_limit: int | None = None) -> RawTransitions:
     """Sort out episodes. ``time_limit``: an episode of this many steps was cut, whatever the file's flag says."""
-    for name, array in columns.items():
-        if array.dtype.kind not in "fiub" or array.ndim == 0:
-            raise DataError(f"{name} must be numbers, one row each, got dtype {array.dtype} and shape {array.shape}")
+    for name, column in columns.items():
+        if column.dtype.kind not in "fiub" or not column.shape:
+            raise DataError(f"{name} must be numbers, one row each, got dtype {column.dtype} and shape {column.shape}")
     if "episode_starts" in columns and len(columns["obs"]) > len(columns["actions"]):
         return _arrange_trajectories(columns, time_limit=time_limit)
-    lengths = {name: len(array) for name, array in columns.items() if name != "episode_starts"}
+    lengths = {name: len(column) for name, column in columns.items() if name != "episode_starts"}
     if len(set(lengths.values())) != 1:
         raise DataError(f"columns must have the same length, got {lengths}")
     count = lengths["obs"]
@@ -122,12 +144,12 @@ def arrange(columns: Mapping[str, Array], *, time_limit: int | None = None) -> R
             warnings.append(f"{stray} rows are marked terminal inside their episode; only an episode's last row can be")
         terminated = terminated & ended
     elif "episode_ids" in columns:
-        ids = np.asarray(columns["episode_ids"]).reshape(-1)
+        ids = _numbers("episode_ids", columns)
         ended = np.append(ids[1:] != ids[:-1], True) | terminated | truncated
     else:
         ended = terminated | truncated
         if "next_obs" in columns and "truncated" not in columns:
-            jumps = np.append((columns["next_obs"][:-1] != columns["obs"][1:]).reshape(count - 1, -1).any(axis=1), True)
+            jumps = ~followed(columns["obs"], columns["next_obs"])
             if jumps.mean() < 0.5:  # shuffled rows jump everywhere, and have no episodes
                 ended = ended | jumps
             else:
@@ -139,48 +161,56 @@ def arrange(columns: Mapping[str, Array], *, time_limit: int | None = None) -> R
     raw = RawTransitions(
         obs=columns["obs"],
         actions=columns["actions"],
-        rewards=np.asarray(columns["rewards"]).reshape(-1),
+        rewards=_numbers("rewards", columns),
         next_obs=columns.get("next_obs"),
         terminated=terminated,
         ended=ended,
         next_actions=columns.get("next_actions"),
-        returns_to_go=columns.get("returns_to_go"),
+        returns_to_go=in_memory(columns["returns_to_go"]) if "returns_to_go" in columns else None,
         warnings=warnings,
     )
     return _apply_time_limit(raw, time_limit, ambiguous="terminated" not in columns and "truncated" not in columns)
 
 
-def _arrange_trajectories(columns: Mapping[str, Array], *, time_limit: int | None) -> RawTransitions:
+def _arrange_trajectories(columns: Mapping[str, Column], *, time_limit: int | None) -> RawTransitions:
     """Trajectories with one more observation than actions each, split by the indices where later ones start."""
-    starts = np.concatenate(([0], np.asarray(columns["episode_starts"]).reshape(-1))).astype(np.int64)
+    starts = np.concatenate(([0], in_memory(columns["episode_starts"]).reshape(-1))).astype(np.int64)
     count, episodes = len(columns["actions"]), len(starts)
     if len(columns["obs"]) != count + episodes:
         raise DataError(
             f"{episodes} trajectories of {count} actions need {count + episodes} observations, got {len(columns['obs'])}"
         )
     ends = np.append(starts[1:], count)
-    if (np.diff(np.append(starts, count)) < 1).any():
+    if (ends - starts < 1).any():
         raise DataError("indices must increase and stay inside the data")
-    rows = np.arange(count) + np.repeat(np.arange(episodes), np.diff(np.append(starts, count)))
+    obs, next_obs = pick_trajectories(columns["obs"], ends - starts)
     ended = np.zeros(count, dtype=bool)
     ended[ends - 1] = True
     terminated = np.zeros(count, dtype=bool)
     terminated[ends - 1] = _flags(columns["terminated"] if "terminated" in columns else columns["dones"], episodes)
     raw = RawTransitions(
-        obs=columns["obs"][rows],
+        obs=obs,
         actions=columns["actions"],
-        rewards=np.asarray(columns["rewards"]).reshape(-1),
-        next_obs=columns["obs"][rows + 1],
+        rewards=_numbers("rewards", columns),
+        next_obs=next_obs,
         terminated=terminated,
         ended=ended,
     )
     return _apply_time_limit(raw, time_limit, ambiguous=True)
 
 
-def _flags(values: Array, count: int) -> npt.NDArray[np.bool_]:
-    flags = np.asarray(values).reshape(-1)
-    if len(flags) != count:
-        raise DataError(f"a flag column has {len(flags)} entries, expected {count}")
+def _numbers(name: str, columns: Mapping[str, Column]) -> Array:
+    """A column of one number a row, in memory."""
+    column = columns[name]
+    if math.prod(column.shape[1:]) != 1:
+        raise DataError(f"{name} must be one number a row, got shape {tuple(column.shape)}")
+    return in_memory(column).reshape(-1)
+
+
+def _flags(column: Column, count: int) -> npt.NDArray[np.bool_]:
+    if (entries := math.prod(column.shape)) != count:
+        raise DataError(f"a flag column has {entries} entries, expected {count}")
+    flags = in_memory(column).reshape(-1)
     if flags.dtype != bool and not np.isin(flags, (0, 1)).all():
         raise DataError("a flag column must hold 0 and 1 only")
     return flags.astype(bool)
@@ -198,46 +228,3 @@ def _apply_time_limit(raw: RawTransitions, time_limit: int | None, *, ambiguous:
             f"which is not a termination; if it is one, declare time_limit: {lengths[0]}"
         )
     return raw
-
-
-def build_dataset(
-    raw: RawTransitions, actions: Array, *, next_actions: Array | None = None, seed: int = 0
-) -> TransitionDataset:
-    """Transitions from arranged rows; ``actions`` (and ``next_actions``) are already in the model's units.
-
-    Where a file has no next observations they are the following row's, and the last row of an episode that was cut is
-    dropped; so is one whose next observation is really the next episode's first. A terminated row is kept.
-    """
-    count, last = len(raw.rewards), raw.ended & ~raw.terminated
-    keep = np.ones(count, dtype=bool)
-    if raw.next_obs is None:
-        next_obs = np.concatenate((raw.obs[1:], raw.obs[-1:]))
-        keep &= ~last
-    else:
-        next_obs = raw.next_obs
-        follows = np.zeros(count, dtype=bool)
-        follows[:-1] = (next_obs[:-1] == raw.obs[1:]).reshape(count - 1, -1).all(axis=1)
-        leaks = last & follows
-        if last[-1] and last[:-1].any() and leaks[:-1].sum() == last[:-1].sum():
-            leaks[-1] = True  # nothing follows the last row, but every other cut episode was given the next one's start
-        keep &= ~leaks
-    if (dropped := count - int(keep.sum())) > 0:
-        raw.warnings.append(f"{dropped} last rows of cut episodes have no next observation of their own and are left out")
-    if next_actions is None:
-        next_actions = np.concatenate((actions[1:], np.zeros_like(actions[:1])))
-        next_actions[raw.ended] = 0
-    mask = ~raw.ended  # no next action where the episode ended; after a termination it would not matter anyway
-    kept_before = np.cumsum(keep)
-    ends = kept_before[raw.episode_ends - 1]
-    return TransitionDataset(
-        obs=raw.obs[keep],
-        actions=actions[keep],
-        rewards=raw.rewards[keep],
-        next_obs=next_obs[keep],
-        dones=raw.terminated[keep],
-        next_actions=next_actions[keep],
-        next_action_mask=mask[keep],
-        returns_to_go=None if raw.returns_to_go is None else raw.returns_to_go[keep],
-        episode_ends=np.unique(ends[ends > 0]),
-        seed=seed,
-    )

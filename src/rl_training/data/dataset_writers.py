@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import warnings
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from rl_training.data.columns import RawTransitions
-from rl_training.data.dataset_loaders import import_optional
+from rl_training.data.file_readers import import_optional
+from rl_training.data.lazy_columns import Column, row_blocks
 from rl_training.types import DataError
 
 MINARI_PREFIX = "minari:"
@@ -32,7 +34,10 @@ def check_target(target: str) -> None:
 
 
 def save_transitions(raw: RawTransitions, target: str) -> None:
-    """Write rows in the environment's units, whole or not at all; what was read from one kind can be written to another."""
+    """Write rows in the environment's units, whole or not at all; what was read from one kind can be written to another.
+
+    Files are written block by block as the rows are read; Minari wants them all in memory.
+    """
     check_target(target)
     if target.startswith(MINARI_PREFIX):
         _save_minari(raw, target.removeprefix(MINARI_PREFIX))
@@ -40,12 +45,7 @@ def save_transitions(raw: RawTransitions, target: str) -> None:
     path, columns = Path(target), _columns(raw)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        if path.suffix.lower() == ".npz":
-            np.savez_compressed(temporary, **columns)
-        else:
-            with import_optional("h5py").File(temporary, "w") as file:
-                for name, column in columns.items():
-                    file.create_dataset(name, data=column)
+        (_write_npz if path.suffix.lower() == ".npz" else _write_hdf5)(temporary, columns)
         os.replace(temporary, path)
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error}") from None
@@ -53,8 +53,26 @@ def save_transitions(raw: RawTransitions, target: str) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _columns(raw: RawTransitions) -> dict[str, Any]:
-    columns = {
+def _write_npz(path: Path, columns: Mapping[str, Column]) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, column in columns.items():
+            header = {"descr": np.lib.format.dtype_to_descr(column.dtype), "fortran_order": False, "shape": column.shape}
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array_header_1_0(member, header)
+                for start, end in row_blocks(column):
+                    member.write(column[start:end].tobytes())
+
+
+def _write_hdf5(path: Path, columns: Mapping[str, Column]) -> None:
+    with import_optional("h5py").File(path, "w") as file:
+        for name, column in columns.items():
+            dataset = file.create_dataset(name, shape=column.shape, dtype=column.dtype)
+            for start, end in row_blocks(column):
+                dataset[start:end] = column[start:end]
+
+
+def _columns(raw: RawTransitions) -> dict[str, Column]:
+    columns: dict[str, Column] = {
         "observations": raw.obs,
         "actions": raw.actions,
         "rewards": raw.rewards,
@@ -70,6 +88,8 @@ def _save_minari(raw: RawTransitions, dataset_id: str) -> None:
     episode_buffer = import_optional("minari.data_collector").EpisodeBuffer
     if raw.next_obs is None:
         raise DataError("a Minari dataset keeps the observation after the last action, which this data does not have")
+    raw = raw.in_memory()
+    obs, actions, next_obs = np.asarray(raw.obs), np.asarray(raw.actions), np.asarray(raw.next_obs)
     buffers, start = [], 0
     for number, end in enumerate(raw.episode_ends.tolist()):
         rows = slice(start, end)
@@ -78,26 +98,24 @@ def _save_minari(raw: RawTransitions, dataset_id: str) -> None:
         buffers.append(
             episode_buffer(
                 id=number,
-                observations=np.concatenate((raw.obs[rows], raw.next_obs[end - 1 : end])),
-                actions=raw.actions[rows],
+                observations=np.concatenate((obs[rows], next_obs[end - 1 : end])),
+                actions=actions[rows],
                 rewards=raw.rewards[rows],
                 terminations=raw.terminated[rows],
                 truncations=cut,
             )
         )
         start = end
-    discrete = raw.actions.dtype.kind in "iub" and raw.actions.ndim == 1
-    low, high = raw.actions.min(axis=0), raw.actions.max(axis=0)
+    discrete = actions.dtype.kind in "iub" and actions.ndim == 1
+    low, high = actions.min(axis=0), actions.max(axis=0)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that author and code link are not given
             minari.create_dataset_from_buffers(
                 dataset_id,
                 buffers,
-                observation_space=spaces.Box(-np.inf, np.inf, raw.obs.shape[1:], raw.obs.dtype.type),
-                action_space=spaces.Discrete(int(high) + 1)
-                if discrete
-                else spaces.Box(low, high, dtype=raw.actions.dtype.type),
+                observation_space=spaces.Box(-np.inf, np.inf, obs.shape[1:], obs.dtype.type),
+                action_space=spaces.Discrete(int(high) + 1) if discrete else spaces.Box(low, high, dtype=actions.dtype.type),
             )
     except ValueError as error:
         raise DataError(f"minari:{dataset_id} cannot be written: {error}") from None

@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 
 from rl_training.data.columns import RawTransitions
+from rl_training.data.lazy_columns import Column, row_blocks
 
 
 def describe_transitions(raw: RawTransitions) -> dict[str, Any]:
     """Counts, returns, ranges and warnings in plain words; plain data for JSON."""
-    discrete = raw.actions.dtype.kind in "iub" and raw.actions.ndim == 1
+    discrete = raw.actions.dtype.kind in "iub" and len(raw.actions.shape) == 1
     last = raw.episode_ends - 1
     returns, lengths = raw.episode_returns, raw.episode_lengths
-    columns = [raw.obs, raw.actions, raw.rewards] + ([] if raw.next_obs is None else [raw.next_obs])
-    nan_count = int(sum((~np.isfinite(column)).sum() for column in columns if column.dtype.kind == "f"))
+    obs_min, obs_max, bad_obs = _range(raw.obs)
+    action_min, action_max, bad_actions = _range(raw.actions)
+    nan_count = bad_obs + bad_actions + _range(raw.rewards)[2] + (0 if raw.next_obs is None else _range(raw.next_obs)[2])
     facts = {
         "rows": len(raw.rewards),
         "episodes": len(last),
@@ -25,17 +27,28 @@ def describe_transitions(raw: RawTransitions) -> dict[str, Any]:
         **{f"return_{name}": float(getattr(np, name)(returns)) for name in ("mean", "std", "min", "max")},
         **{f"length_{name}": float(getattr(np, name)(lengths)) for name in ("mean", "min", "max")},
         "obs_dim": int(np.prod(raw.obs.shape[1:])),
-        "obs_min": float(np.nanmin(raw.obs)),
-        "obs_max": float(np.nanmax(raw.obs)),
+        "obs_min": obs_min,
+        "obs_max": obs_max,
         "action_kind": "discrete" if discrete else "continuous",
-        "action_dim": 1 if raw.actions.ndim == 1 else int(np.prod(raw.actions.shape[1:])),
-        "action_min": float(np.nanmin(raw.actions)),
-        "action_max": float(np.nanmax(raw.actions)),
+        "action_dim": int(np.prod(raw.actions.shape[1:])),
+        "action_min": action_min,
+        "action_max": action_max,
         "nan_count": nan_count,
         "has_next_obs": raw.next_obs is not None,
         "has_next_actions": raw.next_actions is not None,
     }
     return {**facts, "warnings": [*raw.warnings, *_doubts(facts)]}
+
+
+def _range(column: Column) -> tuple[float, float, int]:
+    """Smallest and largest number of a column, NaN aside, and how many are not finite."""
+    low, high, bad = np.nan, np.nan, 0
+    for start, end in row_blocks(column):
+        if (block := column[start:end]).size:
+            low = np.fmin(low, np.fmin.reduce(block, axis=None))
+            high = np.fmax(high, np.fmax.reduce(block, axis=None))
+            bad += int((~np.isfinite(block)).sum())
+    return float(low), float(high), bad
 
 
 def _doubts(facts: dict[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from typing_extensions import Self
 
+from rl_training.data.lazy_columns import Array, Column, row_blocks
 from rl_training.data.transforms import ObservationNormalizer, RewardScaling
 from rl_training.types import ActionKind, Batch, DataError
 
 ArrayLike = npt.ArrayLike | Tensor
+FloatArray = npt.NDArray[np.float32]
 
 
 def compute_discounted_returns_to_go(
@@ -46,18 +48,29 @@ class Layout:
     has_next_actions: bool = False
 
     @property
+    def widths(self) -> dict[str, int]:
+        """How many columns each part takes, in order."""
+        widths = {"obs": self.obs_dim, "actions": self.action_dim, "rewards": 1, "dones": 1, "next_obs": self.obs_dim}
+        return widths | {"next_actions": self.action_dim, "next_action_mask": 1} if self.has_next_actions else widths
+
+    @property
     def width(self) -> int:
         """Columns in all."""
-        return 2 * self.obs_dim + self.action_dim + 2 + (self.action_dim + 1) * self.has_next_actions
+        return sum(self.widths.values())
+
+    def join(self, parts: Mapping[str, Array]) -> FloatArray:
+        """One row per transition; the reverse of :meth:`split`."""
+        rows = np.empty((len(parts["obs"]), self.width), dtype=np.float32)
+        start = 0
+        for name, width in self.widths.items():
+            rows[:, start : start + width] = parts[name].reshape(len(rows), width)
+            start += width
+        return rows
 
     def split(self, rows: Tensor) -> dict[str, Tensor]:
         """Views of the columns by name; ``next_action_mask`` is 0 where an episode was cut before its next action."""
-        sizes = [self.obs_dim, self.action_dim, 1, 1, self.obs_dim]
-        names = ["obs", "actions", "rewards", "dones", "next_obs"]
-        if self.has_next_actions:
-            sizes += [self.action_dim, 1]
-            names += ["next_actions", "next_action_mask"]
-        parts = dict(zip(names, rows.split(sizes, dim=1), strict=True))
+        widths = self.widths
+        parts = dict(zip(widths, rows.split(list(widths.values()), dim=1), strict=True))
         for name in ("rewards", "dones", "next_action_mask"):
             if name in parts:
                 parts[name] = parts[name].squeeze(1)
@@ -91,41 +104,18 @@ class TransitionDataset:
     ) -> None:
         columns = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": dones}
         arrays = {name: np.asarray(value) for name, value in columns.items()}
-        for name, value in {"next_actions": next_actions, "returns_to_go": returns_to_go}.items():
-            if value is not None:
-                arrays[name] = np.asarray(value)
-        lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
-        if len(set(lengths.values())) != 1:
-            raise DataError(f"columns must have the same length, got {lengths}")
-        _require_shapes(arrays)
-        discrete = arrays["actions"].ndim == 1 and np.issubdtype(arrays["actions"].dtype, np.integer)
-        count = len(arrays["obs"])
-        action_dim = 1 if arrays["actions"].ndim == 1 else arrays["actions"].shape[1]
-        layout = Layout(
-            arrays["obs"].shape[1],
-            action_dim,
-            "discrete" if discrete else "continuous",
-            has_next_actions="next_actions" in arrays,
-        )
-        matrix = np.empty((count, layout.width), dtype=np.float32)
-        blocks = [arrays["obs"], arrays["actions"].reshape(count, action_dim), arrays["rewards"], arrays["dones"]]
-        blocks.append(arrays["next_obs"])
+        optional = {"next_actions": next_actions, "next_action_mask": next_action_mask, "returns_to_go": returns_to_go}
+        arrays |= {name: np.asarray(value) for name, value in optional.items() if value is not None}
+        layout = layout_of(arrays)
         if layout.has_next_actions:
-            mask = np.ones(count) if next_action_mask is None else np.asarray(next_action_mask)
-            blocks += [arrays["next_actions"].reshape(count, action_dim), mask]
-        start = 0
-        for block in blocks:
-            columns_of_block = block.reshape(count, -1) if count else block.reshape(0, layout.width - start)
-            matrix[:, start : start + columns_of_block.shape[1]] = columns_of_block
-            start += columns_of_block.shape[1]
-        extras = (
-            {"returns_to_go": torch.from_numpy(arrays["returns_to_go"].astype(np.float32))}
-            if "returns_to_go" in arrays
-            else {}
+            arrays.setdefault("next_action_mask", np.ones(len(arrays["obs"])))
+        blocks = (
+            layout.join({name: arrays[name][start:end] for name in layout.widths})
+            for start, end in row_blocks(arrays["obs"], arrays["actions"])
         )
+        rows = stack_rows(only_finite(blocks, layout, len(arrays["obs"])), layout, len(arrays["obs"]))
         ends = None if episode_ends is None else np.asarray(episode_ends, dtype=np.int64)
-        self._assign(torch.from_numpy(matrix), layout, ends, extras, RewardScaling(), None, seed)
-        _require_finite(self.rows, layout)
+        self._assign(rows, layout, ends, _extras(arrays.get("returns_to_go")), RewardScaling(), None, seed)
 
     def _assign(
         self,
@@ -140,14 +130,21 @@ class TransitionDataset:
         self.rows, self.layout, self.episode_ends, self.extras = rows, layout, episode_ends, dict(extras)
         self.reward_scaling, self.normalizer = reward_scaling, normalizer
         self.generator = torch.Generator().manual_seed(seed)
+        self._fingerprint: str | None = None
 
     @classmethod
     def from_rows(
-        cls, rows: Tensor, layout: Layout, *, episode_ends: npt.NDArray[np.int64] | None = None, seed: int = 0
+        cls,
+        rows: Tensor,
+        layout: Layout,
+        *,
+        episode_ends: npt.NDArray[np.int64] | None = None,
+        returns_to_go: FloatArray | None = None,
+        seed: int = 0,
     ) -> Self:
         """A dataset over an existing matrix, such as one mapped from a file; nothing is copied or checked."""
         dataset = cls.__new__(cls)
-        dataset._assign(rows, layout, episode_ends, {}, RewardScaling(), None, seed)
+        dataset._assign(rows, layout, episode_ends, _extras(returns_to_go), RewardScaling(), None, seed)
         return dataset
 
     @classmethod
@@ -163,7 +160,7 @@ class TransitionDataset:
     # -- columns -----------------------------------------------------------------------------------------------------
 
     def _column(self, name: str) -> Tensor:
-        return self._transformed(self.layout.split(self.rows))[name]
+        return self._transformed({name: self.layout.split(self.rows)[name]})[name]
 
     @property
     def obs(self) -> Tensor:
@@ -228,10 +225,10 @@ class TransitionDataset:
         return batch
 
     def _transformed(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        if self.reward_scaling != RewardScaling():
+        if self.reward_scaling != RewardScaling() and "rewards" in batch:
             batch["rewards"] = self.reward_scaling(batch["rewards"])
         if self.normalizer is not None:
-            batch["obs"], batch["next_obs"] = self.normalizer(batch["obs"]), self.normalizer(batch["next_obs"])
+            batch |= {name: self.normalizer(batch[name]) for name in ("obs", "next_obs") if name in batch}
         return batch
 
     # -- other views of the same rows --------------------------------------------------------------------------------
@@ -258,9 +255,10 @@ class TransitionDataset:
         self, scale: float = 1.0, shift: float = 0.0, clip_min: float | None = None, clip_max: float | None = None
     ) -> TransitionDataset:
         """The same transitions with rewards ``clip(scale * r + shift)``. Returns-to-go must be computed after this."""
-        if "returns_to_go" in self.extras:
+        scaling = RewardScaling(scale, shift, clip_min, clip_max)
+        if "returns_to_go" in self.extras and scaling != self.reward_scaling:
             raise DataError("transform rewards before computing returns-to-go: the returns would not belong to the rewards")
-        return self._with(reward_scaling=RewardScaling(scale, shift, clip_min, clip_max))
+        return self._with(reward_scaling=scaling)
 
     def with_discounted_returns_to_go(self, gamma: float) -> TransitionDataset:
         """The same transitions with the discounted return from each step on; needs to know where episodes end."""
@@ -279,11 +277,13 @@ class TransitionDataset:
 
     def fingerprint(self) -> str:
         """A checksum of the shape and of up to 65,536 evenly spaced rows: tells datasets apart without reading all."""
-        digest = hashlib.sha256(repr((tuple(self.rows.shape), self.layout)).encode())
-        step = max(1, len(self) // 65_536)
-        digest.update(self.rows[::step].contiguous().numpy().tobytes())
-        digest.update(self.rows[-1:].contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        if self._fingerprint is None:  # computed once: a run asks at every checkpoint, and a mapped file may be slow
+            digest = hashlib.sha256(repr((tuple(self.rows.shape), self.layout)).encode())
+            step = max(1, len(self) // 65_536)
+            for piece in (*self.rows[::step].split(4096), self.rows[-1:]):
+                digest.update(piece.contiguous().numpy().tobytes())
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint
 
     def state_dict(self) -> dict[str, Tensor]:
         """The sampler's generator; the rows belong to the data's owner."""
@@ -294,30 +294,64 @@ class TransitionDataset:
         self.generator.set_state(state["generator"])
 
 
-def _require_shapes(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def layout_of(columns: Mapping[str, Column]) -> Layout:
+    """The layout that columns by name make; refuses those that do not fit together."""
+    lengths = {name: column.shape[0] if column.shape else 0 for name, column in columns.items()}
+    if len(set(lengths.values())) != 1:
+        raise DataError(f"columns must have the same length, got {lengths}")
+    _require_shapes({name: tuple(column.shape) for name, column in columns.items()})
+    for name, column in columns.items():
+        if not (np.issubdtype(column.dtype, np.number) or column.dtype == bool):
+            raise DataError(f"{name} must be numbers, got dtype {column.dtype}")
+    obs, actions = columns["obs"], columns["actions"]
+    flat = len(actions.shape) == 1
+    discrete = flat and np.issubdtype(actions.dtype, np.integer)
+    return Layout(
+        obs.shape[1],
+        1 if flat else actions.shape[1],
+        "discrete" if discrete else "continuous",
+        has_next_actions="next_actions" in columns,
+    )
+
+
+def _require_shapes(shapes: Mapping[str, tuple[int, ...]]) -> None:
     for name in ("obs", "next_obs"):
-        if arrays[name].ndim != 2:
-            raise DataError(f"{name} must be flat vectors, (rows, dimensions), got shape {arrays[name].shape}")
-    if arrays["obs"].shape != arrays["next_obs"].shape:
-        raise DataError(f"obs {arrays['obs'].shape} and next_obs {arrays['next_obs'].shape} must have one shape")
+        if len(shapes[name]) != 2:
+            raise DataError(f"{name} must be flat vectors, (rows, dimensions), got shape {shapes[name]}")
+    if shapes["obs"] != shapes["next_obs"]:
+        raise DataError(f"obs {shapes['obs']} and next_obs {shapes['next_obs']} must have one shape")
     for name in ("rewards", "dones", "returns_to_go"):
-        if name in arrays and arrays[name].ndim != 1:
-            raise DataError(f"{name} must be one number a row, got shape {arrays[name].shape}")
-    if arrays["actions"].ndim not in (1, 2):
-        raise DataError(f"actions must be (rows, dimensions) or (rows,), got shape {arrays['actions'].shape}")
-    if "next_actions" in arrays and arrays["next_actions"].shape != arrays["actions"].shape:
-        raise DataError(
-            f"next_actions {arrays['next_actions'].shape} and actions {arrays['actions'].shape} must have one shape"
-        )
-    for name, array in arrays.items():
-        if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
-            raise DataError(f"{name} must be numbers, got dtype {array.dtype}")
+        if name in shapes and len(shapes[name]) != 1:
+            raise DataError(f"{name} must be one number a row, got shape {shapes[name]}")
+    if len(shapes["actions"]) not in (1, 2):
+        raise DataError(f"actions must be (rows, dimensions) or (rows,), got shape {shapes['actions']}")
+    if "next_actions" in shapes and shapes["next_actions"] != shapes["actions"]:
+        raise DataError(f"next_actions {shapes['next_actions']} and actions {shapes['actions']} must have one shape")
 
 
-def _require_finite(rows: Tensor, layout: Layout) -> None:
-    finite = torch.isfinite(rows)
-    if not bool(finite.all()):
-        row = int((~finite).any(dim=1).nonzero()[0])
-        bad = [name for name, part in layout.split(rows[row : row + 1]).items() if not bool(torch.isfinite(part).all())]
-        count = int((~finite).any(dim=1).sum())
-        raise DataError(f"{count} of {len(rows)} transitions are not finite; the first is row {row} ({', '.join(bad)})")
+def only_finite(blocks: Iterable[FloatArray], layout: Layout, total: int) -> Iterator[FloatArray]:
+    """Pass blocks of rows on; raise at the end, when all are counted, if any row was not finite."""
+    seen, strays, first = 0, 0, ""
+    for block in blocks:
+        bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
+        if len(bad) and not strays:
+            parts = layout.split(torch.from_numpy(block[bad[:1]])).items()
+            names = [name for name, part in parts if not bool(torch.isfinite(part).all())]
+            first = f"row {seen + bad[0]} ({', '.join(names)})"
+        seen, strays = seen + len(block), strays + len(bad)
+        yield block
+    if strays:
+        raise DataError(f"{strays} of {total} transitions are not finite; the first is {first}")
+
+
+def stack_rows(blocks: Iterable[FloatArray], layout: Layout, count: int) -> Tensor:
+    """All rows as one matrix in memory."""
+    matrix, filled = np.empty((count, layout.width), dtype=np.float32), 0
+    for block in blocks:
+        matrix[filled : filled + len(block)] = block
+        filled += len(block)
+    return torch.from_numpy(matrix)
+
+
+def _extras(returns_to_go: Array | None) -> dict[str, Tensor]:
+    return {} if returns_to_go is None else {"returns_to_go": torch.from_numpy(returns_to_go.astype(np.float32))}

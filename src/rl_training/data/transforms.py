@@ -42,6 +42,7 @@ class ObservationNormalizer:
     def of(cls, observations: Tensor, *, chunk: int = 1_000_000) -> ObservationNormalizer:
         """From raw observations ``(rows, obs_dim)``, in pieces, so that a mapped file is never in memory as a whole."""
         size = observations.shape[1]
+        chunk = min(chunk, max(1, 2**25 // max(1, size)))  # wide observations: 256 MB of float64 at most
         total, squares = torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
         for piece in observations.split(chunk):
             total += piece.double().sum(dim=0)

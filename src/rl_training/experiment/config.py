@@ -15,7 +15,7 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import AlgorithmSpec, Hyperparameters
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.types import ConfigError, Problem
-from rl_training.validation import Settings, describe_problems, nearest, suggest
+from rl_training.validation import Settings, describe_problems, nearest, odd_values, require_plain_data, shown, suggest
 
 ALIASES = {
     "algo_kwargs.eval_interval": "eval_interval",
@@ -109,6 +109,12 @@ class DatasetSource(Settings):
     action_low: float | list[float] | None = Field(None, description="action bounds of the data; the environment's if none")
     action_high: float | list[float] | None = Field(None, description="action bounds of the data; the environment's if none")
     clip_actions: bool = Field(False, description="clip actions outside the bounds instead of refusing them")
+    memory_map: bool | None = Field(
+        None, description="rows in a mapped file instead of memory; none: if they take more than half of what is available"
+    )
+    cache_dir: str | None = Field(
+        None, description="where mapped files are kept; $RL_TRAINING_CACHE or ~/.cache/rl_training if none"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -124,6 +130,8 @@ class DatasetSource(Settings):
             raise ValueError("path names a file: the random recipe has none, every other kind needs one")
         if self.kind != "random" and (self.size is not None or self.seed is not None):
             raise ValueError("size and seed are of the random recipe and of mixtures; a file has neither")
+        if self.kind == "random" and (self.memory_map is not None or self.cache_dir is not None):
+            raise ValueError("memory_map and cache_dir are of files; the random recipe is in memory")
         if (self.action_low is None) != (self.action_high is None):
             raise ValueError("action_low and action_high go together")
         return self
@@ -146,13 +154,20 @@ class DatasetConfig(DatasetSource):
     )
     parts: list[DatasetPart] = Field(default_factory=list, description="the sources of a mixture")
     normalize_observations: bool = Field(False, description="standardise by the data's mean and std; kept with the agent")
+    normalize_rewards: bool = Field(
+        False, description="scale rewards by 1000 / (largest - smallest episode return), before the reward transform"
+    )
 
     @model_validator(mode="after")
     def _file_is_named(self) -> Self:
         if (self.kind == "mix") != bool(self.parts):
             raise ValueError("parts and kind: mix go together")
+        if self.kind == "mix" and self.normalize_rewards:
+            raise ValueError("normalize_rewards looks at whole episodes, which a mixture does not have")
         if self.kind == "mix" and self.size is None and (self.normalize_observations or self.seed is not None):
             raise ValueError("normalize_observations and seed need a mixture that is put together once: set its size")
+        if self.kind == "mix" and (self.memory_map is not None or self.cache_dir is not None):
+            raise ValueError("memory_map and cache_dir of a mixture are set in its parts")
         return self if self.kind == "mix" else super()._file_is_named()  # type: ignore[operator]
 
 
@@ -185,6 +200,9 @@ class TrainConfig(Settings):
     output_dir: Path = Field(Path("runs"), description="where run directories are made")
     checkpoint_interval: int | None = Field(10_000, ge=1, description="steps between checkpoints; none: only at the end")
     keep_last: int = Field(2, ge=1, description="checkpoints kept besides the best one")
+    on_save_error: Literal["stop", "continue"] = Field(
+        "continue", description="when a checkpoint or log row cannot be written: end the run, or warn and try again later"
+    )
     log_interval: int = Field(500, ge=1, description="steps between rows of metrics.jsonl")
     tensorboard: bool = Field(True, description="also write TensorBoard events")
 
@@ -192,8 +210,10 @@ class TrainConfig(Settings):
     torch_threads: int | None = Field(None, ge=1, description="intra-op threads; part of reproducibility")
 
     def __init__(self, /, **data: Any) -> None:
+        require_plain_data(data)
         data, problems = _move_aliases(data)
-        spec = get_algorithm_spec(data["algo"]) if data.get("algo") in ALGORITHMS else None
+        algo = data.get("algo")
+        spec = get_algorithm_spec(algo) if isinstance(algo, str) and algo in ALGORITHMS else None
         data, unknown = _drop_unknown_keys(data, spec)
         problems += unknown
         problems += _loop_problems(data, spec)
@@ -222,6 +242,15 @@ class TrainConfig(Settings):
         if name is not None and not name.strip():
             raise ValueError("must name an environment, got ''")
         return name
+
+    @field_validator("env_kwargs")
+    @classmethod
+    def _env_kwargs_can_be_saved(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
+        for value in odd_values(kwargs):
+            raise ValueError(
+                f"must hold text, finite numbers, lists and mappings, which checkpoints can keep; got {shown(value)}"
+            )
+        return kwargs
 
     @field_validator("device")
     @classmethod
