@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+MINUTES ?= 10
+SEED    ?= 0
 
-.PHONY: help setup train test check format learn-check bench docs clean
+.PHONY: help setup train test check format learn-check soak bench fuzz docs clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,8 +35,14 @@ format: setup  ## Put the code in shape
 learn-check: setup  ## Learning runs with thresholds, three seeds each
 	$(BIN)/python benchmarks/learning.py --check
 
+soak: setup  ## Faults on purpose: kill, fill the disk, damage, resume, compare; MINUTES=10 SEED=0
+	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES) --seed $(SEED)
+
 bench: setup  ## Speed beside other libraries, in one interleaved run (about an hour)
 	$(BIN)/python benchmarks/speed.py
+
+fuzz: setup  ## 20,000 cases of wild input (CASES=, SEED=): each must succeed or be refused
+	$(BIN)/python -m tests.fuzz.run --cases $(or $(CASES),20000) --seed $(or $(SEED),0)
 
 docs: setup  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

@@ -123,9 +123,8 @@ def main() -> None:
             ratios.append(sum(file.stat().st_size for file in path.iterdir()) / raw)
             growths.append(peak() - before)
             split = ", ".join(f"{name} {value:.3f}" for name, value in spent.items())
-            print(
-                f"  {seconds[-1]:.3f} s, {busy[-1]:.3f} of processor ({split}), memory {before / 1e6:.0f} MB + {growths[-1] / 1e6:.1f} MB"
-            )
+            memory = f"{before / 1e6:.0f} MB + {growths[-1] / 1e6:.1f} MB"
+            print(f"  {seconds[-1]:.3f} s, {busy[-1]:.3f} of processor ({split}), memory {memory}")
     print(f"median {statistics.median(seconds):.3f} s (at most {BUDGET['seconds']}), ", end="")
     print(f"{statistics.median(busy):.3f} s of processor time, ", end="")
     print(f"{max(ratios):.4f} x the bytes of the rows (at most {BUDGET['bytes']}), ", end="")

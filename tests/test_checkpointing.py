@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import newest_checkpoint as newest
 from support import tiny_config
 
 from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore, find_checkpoint, write_checkpoint
@@ -29,10 +30,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run_dir(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "run"))
-
-
-def newest(run_dir: Path) -> Path:
-    return find_checkpoint(run_dir).path
 
 
 def rewrite_manifest(checkpoint: Path, change: Any, *, checksum: bool = True) -> None:
@@ -138,19 +135,24 @@ def test_an_edited_manifest_is_noticed(run_dir: Path) -> None:
         evaluate_checkpoint(newest(run_dir), 1)
 
 
-@pytest.mark.parametrize("name", ["../../elsewhere", "/etc/passwd", "step_1/../..", ""])
-def test_pointers_cannot_lead_out(name: str, run_dir: Path) -> None:
-    (run_dir / "checkpoints" / "last").write_text(name)
+@pytest.mark.parametrize("name", ["../../elsewhere", "/etc/passwd", "step_1/../..", "", "step_\n1", "x" * 5000])
+def test_pointers_cannot_lead_out(name: str, run_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    expected = newest(run_dir)
+    for pointer in ("best", "last"):
+        (run_dir / "checkpoints" / pointer).write_text(name)
     with pytest.raises(CheckpointError, match="does not name a checkpoint beside it"):
-        find_checkpoint(run_dir)
+        find_checkpoint(run_dir / "checkpoints" / "best")
+    assert find_checkpoint(run_dir).path == expected  # the newest there is, whatever the pointer says
+    assert "does not name a checkpoint beside it" in caplog.text
+    assert "Falling back" in caplog.text
 
 
 def test_linked_parts_are_refused(run_dir: Path, tmp_path: Path) -> None:
     path = newest(run_dir) / "weights.safetensors"
     shutil.move(path, tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(CheckpointError, match="missing"):
-        Policy.from_checkpoint(run_dir)
+    with pytest.raises(CheckpointError, match="missing or a link"):
+        Policy.from_checkpoint(newest(run_dir))
 
 
 def test_missing_paths(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ LAYERS = {
     "experiment": 4,
     "runtime": 5,
     "experiment.default_manager": 6,
+    "studies": 6,
     "api": 6,
     "cli": 6,
     "__main__": 7,

@@ -12,7 +12,7 @@ from support import ALGORITHMS, metric_rows, tiny_config
 
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.training import TrainFunction, train
-from rl_training.types import ConfigError, DataError, NumericsError
+from rl_training.types import ConfigError, NumericsError
 
 
 def train_function(algo: str) -> TrainFunction:
@@ -88,7 +88,7 @@ def test_unwritable_output_directory(tmp_path: Path) -> None:
 
 
 def test_non_finite_observation_stops_the_run(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"next_obs\[0\].*nan"):
+    with pytest.raises(NumericsError, match=r"obs\[0\] of environment 0 became nan at step 3"):
         train(tiny_config("sac", tmp_path, env_id="support:NanEnv", env_kwargs={"limit": 10}))
     (run_dir,) = tmp_path.iterdir()
     assert json.loads((run_dir / "metadata.json").read_text())["status"] == "failed"

@@ -5,6 +5,7 @@ Nothing here imports torch at run time, so that importing the package stays chea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -108,4 +109,23 @@ class EnvSpec:
     def from_dict(cls, data: Mapping[str, Any]) -> EnvSpec:
         """The reverse of :meth:`to_dict`, also after a walk through JSON (lists become tuples)."""
         fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-        return cls(**fields)
+        spec = cls(**fields)
+        spec._require_sense()
+        return spec
+
+    def _require_sense(self) -> None:
+        """Raise ``ValueError`` where parts contradict each other; for specs that come from a file."""
+        sizes = (*self.obs_shape, *self.action_shape, self.num_actions)
+        bounds = (*self.action_low, *self.action_high)
+        if not all(type(size) is int and size >= 0 for size in sizes) or type(self.action_start) is not int:
+            raise ValueError(f"sizes of spaces must be whole numbers, got {sizes}")
+        if not all(isinstance(bound, int | float) and abs(bound) < float("inf") for bound in bounds):
+            raise ValueError("bounds of actions must be finite numbers")
+        if self.action_dtype.rstrip("0123456789") not in ("float", "int", "uint"):
+            raise ValueError(f"actions cannot have the type {self.action_dtype!r}")
+        if self.action_kind == "continuous":
+            fits = len(self.action_low) == len(self.action_high) == math.prod(self.action_shape) > 0
+        else:
+            fits = self.action_kind == "discrete" and self.num_actions > 0 and not bounds and not self.action_shape
+        if not fits or self.obs_dim < 1 or not isinstance(self.env_id, str):
+            raise ValueError(f"a task whose parts contradict each other: {self}")

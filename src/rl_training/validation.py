@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
+from typing_extensions import Self
 
 from rl_training.types import ConfigError, Problem
 
@@ -25,6 +27,10 @@ _EXPECTED = {
     "model": "a mapping",
 }
 
+LARGEST_INT = 2**63 - 1
+LARGEST_DEPTH, LARGEST_CONTENT = 32, 100_000
+LONGEST_SHOWN = 200
+
 
 class Settings(BaseModel):
     """Base of every config section and hyper-parameter set: unknown keys and nonsense are refused at construction."""
@@ -36,6 +42,69 @@ class Settings(BaseModel):
             super().__init__(**data)
         except ValidationError as error:
             raise ConfigError(describe_problems(type(self), error)) from None
+
+    @model_validator(mode="after")
+    def _numbers_fit(self) -> Self:
+        for name, value in self:
+            for number in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(number, int) and abs(number) > LARGEST_INT:
+                    raise ValueError(f"{name} must be at most 2**63 - 1, got {shown(number)}")
+        return self
+
+
+def require_plain_data(data: Mapping[str, Any]) -> None:
+    """Refuse, before anything looks at the values, what no settings file needs and what would break on its way to one.
+
+    Text that cannot be written, keys that are not text, nesting without end, and contents that stand for millions of
+    entries because they are referred to many times.
+    """
+    seen = 0
+    stack: list[tuple[tuple[str, ...], Any]] = [((), data)]
+    while stack:
+        path, value = stack.pop()
+        seen += 1
+        if seen > LARGEST_CONTENT or len(path) > LARGEST_DEPTH:
+            raise ConfigError(f"settings are nested deeper than {LARGEST_DEPTH} levels or have over {LARGEST_CONTENT} entries")
+        if isinstance(value, Mapping):
+            for key in value:
+                if not isinstance(key, str):
+                    raise ConfigError([Problem(".".join(path), f"must have text as keys, got {shown(key)}")])
+                stack += [((*path, key), key), ((*path, key), value[key])]
+        elif isinstance(value, list | tuple | set | frozenset):
+            stack += [((*path, str(index)), item) for index, item in enumerate(value)]
+        elif isinstance(value, str) and not _is_writable(value):
+            place = ".".join(part if _is_writable(part) else ascii(part)[1:-1] for part in path)
+            raise ConfigError([Problem(place, f"has characters that cannot be written: {shown(value)}")])
+
+
+def _is_writable(text: str) -> bool:
+    """Neither a zero byte nor half of a surrogate pair."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def odd_values(data: Any) -> Iterator[Any]:
+    """What JSON and YAML cannot carry unchanged: neither text, finite number, boolean, none nor a list or mapping of such."""
+    if isinstance(data, Mapping):
+        data = list(data.values())
+    if isinstance(data, list | tuple):
+        for value in data:
+            yield from odd_values(value)
+    elif not (
+        data is None
+        or isinstance(data, str)
+        or (isinstance(data, int) and abs(data) <= LARGEST_INT)
+        or (isinstance(data, float) and math.isfinite(data))
+    ):
+        yield data
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it, cut if it is long."""
+    try:
+        text = ascii(value) if isinstance(value, str) and not _is_writable(value) else repr(value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits, absurd nesting
+        return f"a {type(value).__name__} too large to be shown"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -74,16 +143,16 @@ def _explain(model: type[BaseModel], detail: ErrorDetails) -> str:
         return str(context["error"])
     bound = _bounds(model, name, context)
     if bound and kind.startswith(("greater_than", "less_than")):
-        return f"must be {bound}, got {given!r}"
+        return f"must be {bound}, got {shown(given)}"
     if kind == "literal_error":
-        return f"must be one of {context['expected']}, got {given!r}"
+        return f"must be one of {context['expected']}, got {shown(given)}"
     if kind in ("too_short", "too_long"):
         limit = context.get("min_length", context.get("max_length"))
-        return f"must have at {'least' if kind == 'too_short' else 'most'} {limit} entries, got {given!r}"
+        return f"must have at {'least' if kind == 'too_short' else 'most'} {limit} entries, got {shown(given)}"
     for prefix, expected in _EXPECTED.items():
         if kind.startswith(prefix):
-            return f"must be {expected}, got {given!r}"
-    return f"is not valid ({detail['msg']}), got {given!r}"
+            return f"must be {expected}, got {shown(given)}"
+    return f"is not valid ({detail['msg']}), got {shown(given)}"
 
 
 def _bounds(model: type[BaseModel], name: str, context: dict[str, Any]) -> str:

@@ -19,13 +19,21 @@ actor, no critic-only steps before the first actor step, log-std in [-6, 2] inst
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, CriticHyperparameters, LayerSizes, UpdateResult
+from rl_training.algorithms.base import (
+    Algorithm,
+    AlgorithmSpec,
+    CriticHyperparameters,
+    LayerSizes,
+    Range,
+    SearchSpace,
+    UpdateResult,
+)
 from rl_training.algorithms.functional import (
     as_floats,
     flatten_parameters,
@@ -43,6 +51,8 @@ Weighting = Literal["clip", "softmax"]
 
 class AWACHyperparameters(CriticHyperparameters):
     """What AWAC can be told."""
+
+    search_space: ClassVar[SearchSpace] = {"awac_lambda": Range(low=0.1, high=3.0, log=True)}
 
     hidden_sizes: LayerSizes = Field((256, 256, 256), description="width of each hidden layer")
     awac_lambda: float = Field(0.3333, gt=0, description="temperature of the weights: smaller trusts advantages more")

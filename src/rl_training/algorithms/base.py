@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
 from pydantic import Field, model_validator
@@ -19,11 +19,46 @@ from rl_training.algorithms.optimizer import FlatAdam
 from rl_training.types import ActionKind, Batch, EnvSpec, Metrics
 from rl_training.validation import Settings
 
-LayerSizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)]
+LayerSizes = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=100)]
+
+
+class Range(Settings):
+    """Values that tuning may try: between two bounds, whole numbers if both bounds are, evenly in the logarithm if ``log``."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low must be < high ({self.high}), got {self.low}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low must be > 0 on a logarithmic scale, got {self.low}")
+        return self
+
+
+class Choice(Settings):
+    """Values that tuning may try: one of a list."""
+
+    values: tuple[Any, ...] = Field(min_length=1)
+
+
+SearchSpace: TypeAlias = Mapping[str, Range | Choice | None]
+"""What tuning may try for each hyper-parameter; ``None`` takes out what a base class declares."""
 
 
 class Hyperparameters(Settings):
-    """What every method can be told; each method adds its own fields."""
+    """What every method can be told; each method adds its own fields.
+
+    ``search_space`` holds what ``rl-training tune`` varies if it is not told otherwise; a subclass only names what it adds.
+    """
+
+    search_space: ClassVar[SearchSpace] = {
+        "learning_rate": Range(low=1e-5, high=1e-2, log=True),
+        "gamma": Choice(values=(0.95, 0.98, 0.99, 0.995)),
+        "batch_size": Choice(values=(64, 128, 256, 512)),
+    }
 
     learning_rate: float = Field(3e-4, gt=0, description="step size of Adam for every network")
     gamma: float = Field(0.99, ge=0, le=1, description="discount per step")
@@ -34,6 +69,14 @@ class Hyperparameters(Settings):
         """The same with everything filled in that depends on the budget; done once, so that extending a run keeps it."""
         return self
 
+    @classmethod
+    def whole_search_space(cls) -> dict[str, Range | Choice]:
+        """``search_space`` with what the base classes declare."""
+        merged: dict[str, Range | Choice | None] = {}
+        for owner in reversed(cls.__mro__):
+            merged |= vars(owner).get("search_space", {})
+        return {name: values for name, values in merged.items() if values is not None}
+
 
 class OnlineHyperparameters(Hyperparameters):
     """What every method that learns from an environment adds.
@@ -41,6 +84,8 @@ class OnlineHyperparameters(Hyperparameters):
     Every ``train_frequency`` environment steps there are ``gradient_updates_per_step`` updates, so the
     update-to-data ratio is ``gradient_updates_per_step / train_frequency``, whatever the number of environments.
     """
+
+    search_space: ClassVar[SearchSpace] = {"gradient_updates_per_step": Choice(values=(1, 2, 4))}
 
     buffer_capacity: int = Field(1_000_000, ge=1, description="transitions the replay buffer can hold")
     learning_starts: int = Field(
@@ -58,6 +103,8 @@ class OnlineHyperparameters(Hyperparameters):
 
 class CriticHyperparameters(Hyperparameters):
     """What methods with target critics share."""
+
+    search_space: ClassVar[SearchSpace] = {"tau": Range(low=0.002, high=0.05, log=True)}
 
     tau: float = Field(0.005, gt=0, le=1, description="share of the online network in each target update")
     critic_hidden_sizes: LayerSizes | None = Field(None, description="critic layers, where they differ from hidden_sizes")
@@ -183,6 +230,8 @@ class Algorithm(ABC):
     def load_state_dict(self, state: LearnerState) -> None:
         """Put back what :meth:`state_dict` gave; afterwards the learner continues bit for bit."""
         self.load_weights(state.weights)
+        if unknown := sorted(name for name in state.optimizers if name.split(".")[0] not in self.state):
+            raise ValueError(f"unknown optimiser states: {', '.join(unknown[:3])}")
         self.generator.set_state(state.generators["generator"].cpu())
         for name in self.state:
             value = getattr(self, name)
@@ -192,6 +241,8 @@ class Algorithm(ABC):
                     {key.removeprefix(prefix): tensor for key, tensor in state.optimizers.items() if key.startswith(prefix)}
                 )
             elif not isinstance(value, nn.Module | Tensor):
+                if type(state.counters[name]) is not int:
+                    raise ValueError(f"{name} must be a whole number, got {state.counters[name]!r}")
                 setattr(self, name, state.counters[name])
 
 

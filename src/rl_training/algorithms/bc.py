@@ -9,11 +9,11 @@ Rewards, next observations and ``gamma`` are not used. Deviations from the basel
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, Hyperparameters, UpdateResult
+from rl_training.algorithms.base import Algorithm, AlgorithmSpec, Hyperparameters, SearchSpace, UpdateResult
 from rl_training.algorithms.functional import as_floats, squared_error
 from rl_training.algorithms.optimizer import FlatAdam
 from rl_training.models.mlp_bc import MLPBCModel
@@ -22,6 +22,8 @@ from rl_training.types import Batch, EnvSpec, Metrics, Terms
 
 class BCHyperparameters(Hyperparameters):
     """What BC can be told; ``gamma`` is there because every method has it, and is not used."""
+
+    search_space: ClassVar[SearchSpace] = {"gamma": None}
 
 
 def cloning_loss(*, policy_actions: Tensor, actions: Tensor) -> Terms:

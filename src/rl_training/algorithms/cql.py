@@ -24,13 +24,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, CriticHyperparameters, LayerSizes, UpdateResult
+from rl_training.algorithms.base import (
+    Algorithm,
+    AlgorithmSpec,
+    CriticHyperparameters,
+    LayerSizes,
+    Range,
+    SearchSpace,
+    UpdateResult,
+)
 from rl_training.algorithms.entropy import Temperature, TemperatureSettings, entropy_actor_loss
 from rl_training.algorithms.functional import (
     as_floats,
@@ -49,6 +57,11 @@ from rl_training.types import Batch, Metrics, Terms
 
 class CQLHyperparameters(TemperatureSettings, CriticHyperparameters):
     """What CQL can be told."""
+
+    search_space: ClassVar[SearchSpace] = {
+        "actor_learning_rate": Range(low=1e-5, high=1e-3, log=True),
+        "cql_alpha": Range(low=0.1, high=20.0, log=True),
+    }
 
     learning_rate: float = Field(3e-4, gt=0, description="step size of Adam for the critics")
     actor_learning_rate: float = Field(3e-5, gt=0, description="step size of Adam for the actor and the temperature")

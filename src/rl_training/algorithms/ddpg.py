@@ -12,13 +12,13 @@ the 2015 settings HalfCheetah scores about a third.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import ActorCriticHyperparameters, Algorithm, AlgorithmSpec, UpdateResult
+from rl_training.algorithms.base import ActorCriticHyperparameters, Algorithm, AlgorithmSpec, Range, SearchSpace, UpdateResult
 from rl_training.algorithms.functional import (
     as_floats,
     flatten_parameters,
@@ -36,6 +36,8 @@ from rl_training.types import Batch, EnvSpec, Metrics, Terms
 
 class DDPGHyperparameters(ActorCriticHyperparameters):
     """What DDPG can be told."""
+
+    search_space: ClassVar[SearchSpace] = {"exploration_noise": Range(low=0.05, high=0.5)}
 
     learning_starts: int = Field(25_000, ge=0, description="uniformly random environment steps before the first update")
     exploration_noise: float = Field(0.1, ge=0, description="std of the noise on actions while collecting")

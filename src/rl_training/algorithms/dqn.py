@@ -13,7 +13,7 @@ the 2015 paper: Adam instead of RMSProp, rewards are not clipped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,15 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import Self
 
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, OnlineHyperparameters, UpdateResult
+from rl_training.algorithms.base import (
+    Algorithm,
+    AlgorithmSpec,
+    Choice,
+    OnlineHyperparameters,
+    Range,
+    SearchSpace,
+    UpdateResult,
+)
 from rl_training.algorithms.functional import as_floats, flatten_parameters, frozen_copy, polyak_update, td_target
 from rl_training.algorithms.optimizer import FlatAdam
 from rl_training.models.mlp_dueling_q_network import MLPDuelingQNetwork
@@ -31,6 +39,14 @@ from rl_training.types import Batch, EnvSpec, Metrics, Terms
 
 class DQNHyperparameters(OnlineHyperparameters):
     """What DQN can be told."""
+
+    search_space: ClassVar[SearchSpace] = {
+        "target_update_interval": Choice(values=(100, 250, 500, 1000)),
+        "n_step": Choice(values=(1, 3, 5)),
+        "double_q": Choice(values=(False, True)),
+        "epsilon_end": Range(low=0.01, high=0.1),
+        "exploration_fraction": Range(low=0.05, high=0.5),
+    }
 
     learning_rate: float = Field(1e-3, gt=0, description="step size of Adam")
     batch_size: int = Field(64, ge=1, description="transitions per gradient step")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -27,7 +27,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from rl_training.algorithms.awac import advantage_weighted_loss
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, CriticHyperparameters, UpdateResult
+from rl_training.algorithms.base import Algorithm, AlgorithmSpec, CriticHyperparameters, Range, SearchSpace, UpdateResult
 from rl_training.algorithms.functional import (
     as_floats,
     flatten_parameters,
@@ -43,6 +43,11 @@ from rl_training.types import Batch, EnvSpec, Metrics, Terms
 
 class IQLHyperparameters(CriticHyperparameters):
     """What IQL can be told."""
+
+    search_space: ClassVar[SearchSpace] = {
+        "expectile": Range(low=0.5, high=0.95),
+        "beta": Range(low=0.5, high=10.0, log=True),
+    }
 
     expectile: float = Field(0.7, gt=0, lt=1, description="0.5 values the data's average action, towards 1 its best one")
     beta: float = Field(3.0, gt=0, description="inverse temperature of the actor's weights; 0 would clone the data")

@@ -51,8 +51,14 @@ class FlatAdam:
         """Moments and step count; empty before the first step."""
         return {name: value for name, value in self._adam.state.get(self._flat, {}).items() if isinstance(value, Tensor)}
 
+    def _expected_state(self) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        moment = (self._flat.shape, self._flat.dtype)
+        return {"step": (torch.Size(()), torch.float32), "exp_avg": moment, "exp_avg_sq": moment}
+
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Put back what :meth:`state_dict` gave."""
+        """Put back what :meth:`state_dict` gave. Raises ``ValueError`` where names, shapes or types differ."""
+        if state and {name: (value.shape, value.dtype) for name, value in state.items()} != self._expected_state():
+            raise ValueError("the optimiser's state does not fit its parameters")
         self._adam.state.clear()
         if state:
             self._adam.state[self._flat] = {name: value.clone() for name, value in state.items()}

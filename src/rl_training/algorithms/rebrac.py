@@ -18,14 +18,14 @@ Networks built for a task start as theirs do, see ``initialize``; a model given 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from rl_training.algorithms import td3
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, LayerSizes, UpdateResult
+from rl_training.algorithms.base import Algorithm, AlgorithmSpec, Choice, LayerSizes, Range, SearchSpace, UpdateResult
 from rl_training.algorithms.functional import (
     as_floats,
     flatten_parameters,
@@ -48,6 +48,12 @@ WEIGHTS = ("actor_bc_weight", "critic_bc_weight", "actor_q_weight")
 
 class ReBRACHyperparameters(TD3Settings):
     """What ReBRAC can be told."""
+
+    search_space: ClassVar[SearchSpace] = {
+        "batch_size": Choice(values=(256, 512, 1024)),
+        "actor_bc_weight": Range(low=1e-3, high=1.0, log=True),
+        "critic_bc_weight": Range(low=1e-3, high=0.5, log=True),
+    }
 
     learning_rate: float = Field(1e-3, gt=0, description="step size of Adam for every network")
     batch_size: int = Field(1024, ge=1, description="transitions per gradient step")

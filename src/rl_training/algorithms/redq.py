@@ -15,14 +15,14 @@ very first targets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, UpdateResult
+from rl_training.algorithms.base import Algorithm, AlgorithmSpec, Choice, SearchSpace, UpdateResult
 from rl_training.algorithms.entropy import EntropyHyperparameters, Temperature, entropy_actor_loss
 from rl_training.algorithms.functional import (
     as_floats,
@@ -41,9 +41,14 @@ from rl_training.types import Batch, ConfigError, EnvSpec, Metrics, Terms
 class REDQHyperparameters(EntropyHyperparameters):
     """What REDQ adds to SAC; the defaults are the paper's."""
 
+    search_space: ClassVar[SearchSpace] = {
+        "gradient_updates_per_step": Choice(values=(5, 10, 20)),
+        "num_critics": Choice(values=(5, 10)),
+    }
+
     learning_starts: int = Field(5_000, ge=0, description="uniformly random environment steps before the first update")
     gradient_updates_per_step: int = Field(20, ge=1, description="updates in a round")
-    num_critics: int = Field(10, ge=1, description="critics in the ensemble")
+    num_critics: int = Field(10, ge=1, le=1000, description="critics in the ensemble")
     subset_size: int = Field(2, ge=1, description="target critics drawn for each update")
     policy_delay: int | None = Field(
         None, ge=1, description="critic updates per actor update; gradient_updates_per_step if none"

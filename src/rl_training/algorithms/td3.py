@@ -12,7 +12,7 @@ are complete.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -22,7 +22,10 @@ from rl_training.algorithms.base import (
     ActorCriticHyperparameters,
     Algorithm,
     AlgorithmSpec,
+    Choice,
     CriticHyperparameters,
+    Range,
+    SearchSpace,
     UpdateResult,
 )
 from rl_training.algorithms.functional import (
@@ -43,6 +46,11 @@ from rl_training.types import Batch, EnvSpec, Metrics, Terms
 class TD3Settings(CriticHyperparameters):
     """What TD3 and the methods built on it (TD3+BC, ReBRAC) share."""
 
+    search_space: ClassVar[SearchSpace] = {
+        "policy_noise": Range(low=0.1, high=0.4),
+        "policy_delay": Choice(values=(1, 2, 4)),
+    }
+
     policy_noise: float = Field(0.2, ge=0, description="std of the noise on target actions, in half ranges of the action")
     noise_clip: float = Field(0.5, ge=0, description="bound of that noise")
     policy_delay: int = Field(2, ge=1, description="critic updates per actor and target update")
@@ -51,6 +59,8 @@ class TD3Settings(CriticHyperparameters):
 
 class TD3Hyperparameters(TD3Settings, ActorCriticHyperparameters):
     """What TD3 can be told."""
+
+    search_space: ClassVar[SearchSpace] = {"exploration_noise": Range(low=0.05, high=0.5)}
 
     learning_starts: int = Field(25_000, ge=0, description="uniformly random environment steps before the first update")
 

@@ -13,13 +13,13 @@ are complete; mean |Q_1| is at least 1e-6. Observations are normalised by the da
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, UpdateResult
+from rl_training.algorithms.base import Algorithm, AlgorithmSpec, Range, SearchSpace, UpdateResult
 from rl_training.algorithms.functional import (
     as_floats,
     flatten_parameters,
@@ -39,6 +39,8 @@ from rl_training.types import Batch, Metrics, Terms
 
 class TD3BCHyperparameters(TD3Settings):
     """What TD3+BC can be told."""
+
+    search_space: ClassVar[SearchSpace] = {"bc_alpha": Range(low=0.5, high=10.0, log=True)}
 
     bc_alpha: float = Field(2.5, gt=0, description="weight of the value against cloning the data's action")
 

@@ -13,14 +13,14 @@ Deviations from the authors' code: ``learning_starts`` steps are uniformly rando
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 from typing_extensions import Self
 
-from rl_training.algorithms.base import Algorithm, AlgorithmSpec, LayerSizes, UpdateResult
+from rl_training.algorithms.base import Algorithm, AlgorithmSpec, LayerSizes, Range, SearchSpace, UpdateResult
 from rl_training.algorithms.entropy import EntropyHyperparameters, Temperature, entropy_actor_loss
 from rl_training.algorithms.functional import (
     as_floats,
@@ -38,9 +38,11 @@ from rl_training.types import Batch, ConfigError, EnvSpec, Metrics, Terms
 class TQCHyperparameters(EntropyHyperparameters):
     """What TQC adds to SAC; the defaults are the paper's."""
 
+    search_space: ClassVar[SearchSpace] = {"top_quantiles_to_drop_per_net": Range(low=0, high=5)}
+
     learning_starts: int = Field(256, ge=0, description="uniformly random environment steps before the first update")
     critic_hidden_sizes: LayerSizes | None = Field((512, 512, 512), description="critic layers; as hidden_sizes if none")
-    num_critics: int = Field(5, ge=1, description="critics in the ensemble")
+    num_critics: int = Field(5, ge=1, le=1000, description="critics in the ensemble")
     num_quantiles: int = Field(25, ge=1, description="quantiles each critic predicts")
     top_quantiles_to_drop_per_net: int = Field(2, ge=0, description="atoms dropped from the pooled target, times num_critics")
     kappa: float = Field(1.0, gt=0, description="where the Huber loss turns from square to linear")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from rl_training.algorithms import ALGORITHMS
 from rl_training.envs.factory import EnvFactory, env_name
 from rl_training.experiment.checkpointing import find_checkpoint
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.files import delete, writing
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.trainer import TrainResult
@@ -91,8 +93,13 @@ class ManagedAlgorithm:
         source, target = self._require_trained(), Path(path)
         if target.exists():
             raise CheckpointError(f"{target} exists already; choose another path")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(source, target)
+        half_made = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            with writing(target):
+                shutil.copytree(source, half_made)
+                os.replace(half_made, target)
+        finally:
+            delete(half_made)
         return target
 
     @classmethod

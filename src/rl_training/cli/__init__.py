@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import logging
+import os
+import signal
 import sys
+import textwrap
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rl_training import __version__
 from rl_training.cli.data import app as data_app
+from rl_training.cli.evidence import app as evidence_app
+from rl_training.cli.options import NO_USER_CODE, NoUserCode
+from rl_training.cli.studies import register as register_study_commands
 from rl_training.types import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -33,6 +43,7 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
+app.add_typer(evidence_app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 Overrides = Annotated[
@@ -49,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line. 0: done, 2: the user's mistake, 130: interrupted and saved, 1: a bug."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
     try:
-        app(args=None if argv is None else list(argv), prog_name="rl-training")
+        with _sigterm_like_sigint(), _environment_put_back():
+            app(args=None if argv is None else list(argv), prog_name="rl-training")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else EXIT_OK
     except UserError as error:
@@ -62,7 +74,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         print("This is a bug in rl_training (or in the environment's code, if it appears above).", file=sys.stderr)
         return EXIT_BUG
+    finally:
+        if argv is None:  # the process ends here; looking through all its objects for garbage would take it another second
+            gc.freeze()
     return EXIT_OK
+
+
+@contextlib.contextmanager
+def _sigterm_like_sigint() -> Iterator[None]:
+    """Where a run does not answer them itself, both signals end the command in the same way: tidied up, exit code 130."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # Python lets no other thread handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _environment_put_back() -> Iterator[None]:
+    """``--no-user-code`` sets an environment variable, for worker processes too, but only as long as the command runs."""
+    before = os.environ.get(NO_USER_CODE)
+    try:
+        yield
+    finally:
+        os.environ.pop(NO_USER_CODE, None)
+        if before is not None:
+            os.environ[NO_USER_CODE] = before
 
 
 def load_config(path_or_name: str | Path) -> TrainConfig:
@@ -83,6 +127,7 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
+    no_user_code: NoUserCode = False,
 ) -> None:
     pass
 
@@ -100,6 +145,7 @@ def train(
     run_suffix: Annotated[str | None, typer.Option(help="Appended to the run directory's name.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     quiet: Quiet = False,
+    no_user_code: NoUserCode = False,
     as_json: Json = False,
 ) -> None:
     """Train an agent from a preset or a configuration file."""
@@ -132,6 +178,7 @@ def resume(
     run_suffix: Annotated[str | None, typer.Option(help="Branch off into a new run directory with this suffix.")] = None,
     ignore_stop: Annotated[bool, typer.Option("--ignore-stop", help="Go on even if early stopping ended the run.")] = False,
     quiet: Quiet = False,
+    no_user_code: NoUserCode = False,
     as_json: Json = False,
 ) -> None:
     """Continue a run exactly where its last checkpoint stands."""
@@ -152,6 +199,7 @@ def evaluate(
     num_episodes: Annotated[int | None, typer.Option("--num-episodes", "--episodes", "-n", help="Episodes to play.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the episodes; the run's own if not given.")] = None,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample actions instead of taking the mean.")] = False,
+    no_user_code: NoUserCode = False,
     as_json: Json = False,
 ) -> None:
     """Play episodes with a trained agent."""
@@ -191,6 +239,9 @@ def predict(
     print(json.dumps({"action": action} if as_json else action))
 
 
+register_study_commands(app)
+
+
 @app.command("list")
 def list_all(as_json: Json = False) -> None:
     """The algorithms and presets that come with the package."""
@@ -206,8 +257,9 @@ def list_all(as_json: Json = False) -> None:
     for spec in specs:
         print(f"  {spec.name:8} {spec.title} ({spec.loop}, {spec.actions} actions)")
     print("\npresets (rl-training train NAME)")
-    for preset in list_presets():
-        print(f"  {preset}")
+    for spec in specs:
+        own = [preset for preset in list_presets() if preset.startswith(f"{spec.name}/")]
+        print(textwrap.fill("  ".join(own), 110, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
 
 
 @config_app.command("show")
@@ -233,8 +285,16 @@ def config_schema(
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
-    """Check the installation: versions, threads, optional packages, a quick training step."""
+def doctor(
+    dump: Annotated[
+        Path | None, typer.Argument(metavar="[DUMP]", help="A nonfinite_step_... directory of a run that met a bad number.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check the installation (versions, threads, optional packages, a quick training step), or explain a DUMP."""
+    if dump is not None:
+        _explain(dump, as_json)
+        return
     from rl_training.runtime.doctor import diagnose
 
     report = diagnose()
@@ -248,6 +308,27 @@ def doctor(as_json: Json = False) -> None:
         print("all is well" if not report["problems"] else f"{len(report['problems'])} problem(s)")
     if report["problems"]:
         raise typer.Exit(EXIT_BUG)
+
+
+def _explain(dump: Path, as_json: bool) -> None:
+    """What a run that met a NaN or an infinity left behind, in words."""
+    from rl_training.runtime.dumps import explain_dump
+
+    found = explain_dump(dump)
+    if as_json:
+        print(json.dumps(found))
+        return
+    print(found["what"])
+    for title, lines in (("likely causes", found["causes"]), ("what to try", found["advice"])):
+        print(f"\n{title}")
+        print("\n".join(f"  - {line}" for line in lines))
+    for title in ("batch", "weights"):
+        if found[title]:
+            print(f"\n{title:32} {'least':>11} {'mean':>11} {'greatest':>11}   bad entries")
+        for name, facts in found[title].items():
+            numbers = " ".join(f"{facts[key]:11.4g}" if key in facts else f"{'-':>11}" for key in ("min", "mean", "max"))
+            rows = f", rows {facts['bad_rows']}" if "bad_rows" in facts else ""
+            print(f"  {name:30} {numbers}   {facts['non_finite']} of {facts['entries']}{rows}")
 
 
 def _one(argument: Any, option: Any, what: str) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import lzma
 import math
 import os
 import pickle
 import shutil
+import struct
 import tempfile
 import warnings
 import zipfile
@@ -24,15 +26,16 @@ from rl_training.data.columns import find_columns
 from rl_training.data.lazy_columns import Array, Column, JoinedColumn, in_memory, pick_trajectories, require_plausible
 from rl_training.types import DataError
 
+LARGEST_METADATA = 2**24
 IN_MEMORY_BYTES = 2**28  # npz and pt files up to this size are read at once, larger ones by mapping
 MINARI_COLUMNS = {"rewards": "rewards", "terminated": "terminations", "truncated": "truncations"}
 
 Reader = Callable[[Path, Mapping[str, str] | None, ExitStack, Path], dict[str, Column]]
 """From a path, declared columns, a stack that keeps files open, and a directory for scratch files to columns by meaning."""
 
-ERRORS = (OSError, EOFError, RuntimeError, LookupError, ValueError, TypeError)
-DAMAGED = (*ERRORS, zlib.error, zipfile.BadZipFile, pickle.UnpicklingError)
-"""What the libraries are known to raise over files that are damaged or of another kind."""
+ERRORS = (OSError, EOFError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, MemoryError)
+DAMAGED = (*ERRORS, AssertionError, struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile, pickle.UnpicklingError)
+"""What the libraries are known to raise over files that are damaged or of another kind; ``make fuzz`` found most of it."""
 
 
 @contextmanager
@@ -218,10 +221,15 @@ def find_minari_dataset(name: str) -> Path:
 def minari_metadata(name: str) -> dict[str, Any]:
     """The metadata file of a local Minari dataset."""
     path = find_minari_dataset(name) / "data" / "metadata.json"
+    if not path.is_file():
+        raise DataError(f"{path} is missing or no file")
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            content = json.loads(file.read(LARGEST_METADATA))
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path} must hold a mapping, got {type(content).__name__}")
     return content
 
 

@@ -115,7 +115,7 @@ class TransitionDataset:
         )
         rows = stack_rows(only_finite(blocks, layout, len(arrays["obs"])), layout, len(arrays["obs"]))
         ends = None if episode_ends is None else np.asarray(episode_ends, dtype=np.int64)
-        self._assign(rows, layout, ends, _extras(arrays.get("returns_to_go")), RewardScaling(), None, seed)
+        self._assign(rows, layout, ends, _extras(finite_returns(arrays.get("returns_to_go"))), RewardScaling(), None, seed)
 
     def _assign(
         self,
@@ -351,6 +351,17 @@ def stack_rows(blocks: Iterable[FloatArray], layout: Layout, count: int) -> Tens
         matrix[filled : filled + len(block)] = block
         filled += len(block)
     return torch.from_numpy(matrix)
+
+
+def finite_returns(returns_to_go: Array | None) -> FloatArray | None:
+    """Returns-to-go as float32; the first that is not finite is named."""
+    if returns_to_go is None:
+        return None
+    returns: FloatArray = returns_to_go.astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(returns))
+    if len(bad):
+        raise DataError(f"{len(bad)} of {len(returns)} returns-to-go are not finite; the first is row {bad[0]}")
+    return returns
 
 
 def _extras(returns_to_go: Array | None) -> dict[str, Tensor]:

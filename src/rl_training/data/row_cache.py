@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -28,6 +29,18 @@ logger = logging.getLogger("rl_training")
 
 FORMAT = 1
 ROWS, ENDS, RETURNS, META = "rows.f32", "episode_ends.npy", "returns_to_go.npy", "meta.json"
+DAMAGED = (
+    FileNotFoundError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    EOFError,
+    MemoryError,
+    BadZipFile,
+)
+"""What reading an entry raises when it is not as it was built."""
 ABANDONED_SECONDS = 3600  # a build that has written nothing for so long was killed
 
 
@@ -97,7 +110,7 @@ class CacheEntry:
             return None
         try:
             return self._load(seed)
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except DAMAGED as error:
             logger.warning("The cached rows in %s are damaged (%s) and will be built again", self.directory, error)
             with self._scratch() as aside, suppress(FileNotFoundError):  # another process may have removed it as well
                 os.rename(self.directory, aside / "damaged")  # at once, so that nobody sees it half removed

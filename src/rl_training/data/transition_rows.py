@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rl_training.data.columns import RawTransitions, followed
 from rl_training.data.lazy_columns import Array, Column, row_blocks
-from rl_training.data.offline_dataset import FloatArray, TransitionDataset, layout_of, only_finite, stack_rows
+from rl_training.data.offline_dataset import FloatArray, TransitionDataset, finite_returns, layout_of, only_finite, stack_rows
 
 
 class TransitionRows:
@@ -47,7 +47,7 @@ class TransitionRows:
     def returns_to_go(self) -> npt.NDArray[np.float32] | None:
         """Those of the file, where it has them."""
         given = self.raw.returns_to_go
-        return None if given is None else given[self.keep].astype(np.float32)
+        return finite_returns(None if given is None else given[self.keep])
 
     def blocks(self) -> Iterator[FloatArray]:
         """The rows in order; raises at the end if any was not finite."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 import signal
@@ -14,9 +15,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector.async_vector_env import AsyncState
 
 from rl_training.envs.episodes import EpisodeState, SeededEpisodes
 from rl_training.types import ConfigError
+
+logger = logging.getLogger("rl_training")
 
 EnvFactory: TypeAlias = Callable[..., gym.Env[Any, Any]]
 FloatArray: TypeAlias = npt.NDArray[np.float32]
@@ -24,10 +28,15 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _CALLABLE = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")  # "package.module:function"; "module:Env-v0" is Gymnasium's
 
+NO_USER_CODE = "RL_TRAINING_NO_USER_CODE"
+"""Environment variable that, set to anything but 0, forbids environment ids that import a module (``--no-user-code``)."""
+
 
 def make_env(source: str | EnvFactory, env_kwargs: Mapping[str, Any] | None = None) -> gym.Env[Any, Any]:
     """One environment; a ``ConfigError`` tells what is wrong with its id, arguments or dependencies."""
     name = source if isinstance(source, str) else env_name(source)
+    if isinstance(source, str) and ":" in source and os.environ.get(NO_USER_CODE, "0") not in ("", "0"):
+        raise ConfigError(f"env_id {name!r} names code to import, and user code is switched off (--no-user-code)")
     try:
         if isinstance(source, str) and not _CALLABLE.match(source):
             return gym.make(source, disable_env_checker=True, **(env_kwargs or {}))
@@ -114,7 +123,7 @@ def make_vector_env(
     """``num_envs`` seeded copies, stepped in this process or (``asynchronous``) in one process each."""
     make = partial(_make_seeded, source, dict(env_kwargs or {}), seed)
     if asynchronous:
-        return AsyncEnvs([partial(_make_in_worker, make, index) for index in range(num_envs)])
+        return AsyncEnvs([partial(_make_in_worker, make, index, os.getpid()) for index in range(num_envs)])
     return SyncEnvs([make(index) for index in range(num_envs)])
 
 
@@ -122,9 +131,11 @@ def _make_seeded(source: str | EnvFactory, env_kwargs: dict[str, Any], seed: int
     return SeededEpisodes(make_env(source, env_kwargs), seed=seed, env_index=env_index)
 
 
-def _make_in_worker(make: Callable[[int], SeededEpisodes], env_index: int) -> SeededEpisodes:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; only the trainer may answer it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def _make_in_worker(make: Callable[[int], SeededEpisodes], env_index: int, trainer: int) -> SeededEpisodes:
+    # Ctrl-C and a cluster's SIGTERM reach every process; only the trainer answers, and ends its workers when it has saved
+    if os.getpid() != trainer:  # AsyncVectorEnv makes one in the trainer too, to look at its spaces
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
     return make(env_index)
 
 
@@ -207,5 +218,14 @@ class AsyncEnvs:
         return np.array(self.envs.call("restore_from", list(states)), dtype=np.float32)
 
     def close(self) -> None:
-        """Let go of resources."""
-        self.envs.close()
+        """Let go of resources; a worker that is busy or does not answer is killed."""
+        try:
+            if self.envs._state is AsyncState.DEFAULT:  # else interrupted in the middle of a step
+                self.envs.close()
+        except (OSError, EOFError) as error:  # a worker is gone already
+            logger.warning("An environment's process had ended by itself (%s)", type(error).__name__)
+        finally:
+            self.envs.closed = True  # whatever is left of it, it is not to be closed again when it is collected
+            for process in self.envs.processes:
+                process.kill()
+                process.join()

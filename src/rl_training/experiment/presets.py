@@ -9,7 +9,7 @@ from typing import Any
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.yaml_files import parse_yaml, read_yaml_mapping
 from rl_training.types import ConfigError
-from rl_training.validation import suggest
+from rl_training.validation import require_plain_data, suggest
 
 PRESETS = Path(__file__).resolve().parent.parent / "assets" / "configs"
 
@@ -66,6 +66,7 @@ def build_config(data: Mapping[str, Any], overrides: Iterable[str] = (), *, sour
     for override in overrides:
         _apply_override(merged, override)
     try:
+        require_plain_data(merged)  # here too: only text can be the name of an argument
         return TrainConfig(**merged)
     except ConfigError as error:
         raise ConfigError(error.problems, source=source) from None

@@ -23,30 +23,34 @@ from rl_training.experiment.yaml_files import dump_yaml
 from rl_training.types import ConfigError
 
 
-def create_run_directory(config: TrainConfig, *, suffix: str | None = None) -> Path:
-    """Make ``<algo>__<env>__seed<k>__<UTC stamp>[__suffix]`` with its config and metadata, whole or not at all."""
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    parts = [config.algo, _file_name(config.env_id or "data"), f"seed{config.seed}", stamp]
-    name = "__".join([*parts, _file_name(suffix)] if suffix else parts)
-    temporary = config.output_dir / f".{name}.{os.getpid()}.tmp"
+def create_run_directory(config: TrainConfig, *, suffix: str | None = None, path: Path | None = None) -> Path:
+    """Make ``<algo>__<env>__seed<k>__<UTC stamp>[__suffix]`` or ``path``, with config and metadata, whole or not at all."""
+    parent, name = (config.output_dir, _run_name(config, suffix)) if path is None else (path.parent, path.name)
+    temporary = parent / f".{name}.{os.getpid()}.tmp"
     try:
         (temporary / "checkpoints").mkdir(parents=True)
         write_config(temporary, config)
         write_json(temporary / "metadata.json", describe_run(config))
-        for attempt in range(1, 1000):
-            directory = config.output_dir / (name if attempt == 1 else f"{name}_{attempt}")
+        for attempt in range(1, 1000 if path is None else 2):
+            directory = parent / (name if attempt == 1 else f"{name}_{attempt}")
             try:
                 temporary.rename(directory)
             except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                     raise
             else:
                 return directory.absolute()
-        raise ConfigError(f"output_dir {config.output_dir}: too many runs named {name}")
+        raise ConfigError(f"output_dir {parent}: too many runs named {name}" if path is None else f"{path} is there already")
     except OSError as error:
-        raise ConfigError(f"output_dir {str(config.output_dir)!r} cannot be written: {error.strerror or error}") from None
+        raise ConfigError(f"output_dir {str(parent)!r} cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _run_name(config: TrainConfig, suffix: str | None) -> str:
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    parts = [config.algo, _file_name(config.env_id or "data"), f"seed{config.seed}", stamp]
+    return "__".join([*parts, _file_name(suffix)] if suffix else parts)
 
 
 def _file_name(text: str) -> str:

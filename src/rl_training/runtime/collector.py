@@ -14,9 +14,10 @@ from rl_training.algorithms.base import Algorithm, OnlineHyperparameters
 from rl_training.data.n_step import NStepQueue
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.envs.episodes import EpisodeState
-from rl_training.envs.factory import FloatArray, VectorEnv
+from rl_training.envs.factory import FloatArray, VectorEnv, VectorStep
 from rl_training.envs.spec import ActionScaler
 from rl_training.experiment.config import RewardTransform
+from rl_training.runtime.numerics import NonFiniteError, all_finite, bad_entry
 from rl_training.runtime.trainer import CollectResult
 from rl_training.types import EnvSpec, Metrics
 
@@ -55,11 +56,17 @@ class Collector:
     def start(self) -> None:
         """Begin the first episodes."""
         self._obs = self.envs.reset()
+        if not all_finite(self._obs):
+            raise bad_entry("observation", "obs", self._obs, {"obs": self._obs})
 
     def collect(self, global_step: int, *, limit: int) -> CollectResult:
         """One step of every environment; at most ``limit`` transitions count, so that a run ends exactly."""
         actions = self._choose_actions(global_step)
         step = self.envs.step(self._scaler.to_env(actions))
+        if not (
+            all_finite(step.next_obs) and all_finite(step.rewards) and (step.obs is step.next_obs or all_finite(step.obs))
+        ):
+            raise self._bad_step(step, actions)
         count = min(len(actions), limit)
         rewards = step.rewards if self._reward is None else transform_rewards(self._reward, step.rewards)
         # dones = terminated: where a time limit cut the episode, next_obs is its real last observation and bootstraps
@@ -86,7 +93,18 @@ class Collector:
             return self._rng.uniform(-1, 1, (count, self._env_spec.action_dim)).astype(np.float32)
         with torch.inference_mode():
             obs = torch.from_numpy(self._obs).to(self._device)
-            return self.algorithm.explore(obs, global_step=global_step).cpu().numpy()
+            actions = self.algorithm.explore(obs, global_step=global_step).cpu().numpy()
+        if not all_finite(actions):  # an environment may take it and carry on as if nothing were wrong
+            raise bad_entry("action", "action", actions, {"obs": self._obs, "actions": actions})
+        return actions
+
+    def _bad_step(self, step: VectorStep, actions: npt.NDArray[Any]) -> NonFiniteError:
+        """What to say of a step in which an environment gave a NaN or an infinity."""
+        rows = {"obs": self._obs, "actions": actions, "next_obs": step.next_obs, "rewards": step.rewards}
+        rows["dones"] = step.terminated
+        if not all_finite(step.rewards):
+            return bad_entry("reward", "reward", step.rewards, rows)
+        return bad_entry("observation", "obs", step.obs if all_finite(step.next_obs) else step.next_obs, rows)
 
     def _end_episode(self, index: int) -> float:
         episode_return = float(self._returns[index])
@@ -124,8 +142,13 @@ class Collector:
         """Continue where a checkpoint stood. False if the environments did not come back to the same observations."""
         self.buffer.load_state_dict(parts["replay"])
         self._rng.bit_generator.state = data["rng"]
-        self._returns = np.array(data["returns"])
+        self._returns = np.array(data["returns"], dtype=np.float64)
         self._lengths = np.array(data["lengths"], dtype=np.int64)
+        if (
+            not self._returns.shape == self._lengths.shape == (len(self._obs),)
+            or not 0 <= self.buffer.cursor < self.buffer.capacity
+        ):
+            raise ValueError("the episodes or the replay do not fit")
         self._recent = deque(((entry[0], entry[1]) for entry in data["recent"]), maxlen=RECENT_EPISODES)
         self.episodes = data["episodes"]
         episodes = parts["episodes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rl_training.runtime.numerics import all_finite, bad_entry
 from rl_training.runtime.policy import Policy
 from rl_training.seeding import stream_seed
-from rl_training.types import DataError, Metrics
+from rl_training.types import Metrics
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,14 @@ def evaluate_policy(
             if interrupted():
                 return None
             batch = np.asarray(obs, dtype=np.float32)[np.newaxis]
-            if not np.isfinite(batch).all():
-                raise DataError(
-                    f"the environment gave a non-finite observation at step {length} of the episode with seed {seed}"
-                )
-            obs, reward, terminated, truncated, _ = env.step(policy.act(batch, deterministic=deterministic)[0])
+            if not all_finite(batch):
+                raise bad_entry("observation", "obs", batch, {"obs": batch}, evaluation_seed=seed, episode_step=length)
+            actions = policy.act(batch, deterministic=deterministic)
+            obs, reward, terminated, truncated, _ = env.step(actions[0])
             episode_return += float(reward)
+            if not math.isfinite(float(reward)):
+                rows = {"obs": batch, "actions": actions, "rewards": np.array([float(reward)])}
+                raise bad_entry("reward", "reward", rows["rewards"], rows, evaluation_seed=seed, episode_step=length)
             length += 1
             ended = bool(terminated or truncated)
         episodes.append(Episode(seed, episode_return, length))

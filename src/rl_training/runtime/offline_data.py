@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -138,6 +139,8 @@ def require_fit(dataset: Dataset, env_spec: EnvSpec, hp: Hyperparameters) -> Non
     """Refuse data of another task, and say when a method will miss something in it."""
     for part in dataset.parts if isinstance(dataset, MixedDataset) else [dataset]:
         layout = part.layout
+        if len(part) == 0:
+            raise DataError("the data has no row with a next observation of its own: there is nothing to learn from")
         if (layout.obs_dim, layout.action_dim, layout.action_kind) != (
             env_spec.obs_dim,
             env_spec.action_dim,
@@ -155,9 +158,20 @@ def score_reference(config: TrainConfig) -> ReferenceReturns | None:
     """What 0 and 100 percent stand for: the Minari dataset's own scores, else D4RL's for the environment."""
     if config.dataset is not None and config.dataset.kind == "minari" and config.dataset.path:
         metadata = minari_metadata(config.dataset.path)
-        if "ref_min_score" in metadata and "ref_max_score" in metadata:
-            return ReferenceReturns(float(metadata["ref_min_score"]), float(metadata["ref_max_score"]))
+        low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+        if low is not None and high is not None:
+            if not all(_is_real(score) for score in (low, high)) or low == high:
+                raise DataError(
+                    f"metadata.json of {config.dataset.path}: ref_min_score and ref_max_score must be two finite numbers, "
+                    f"got {low!r:.80} and {high!r:.80}"
+                )
+            return ReferenceReturns(float(low), float(high))
     return reference_returns(config.env_id) if config.spec.loop == "offline" else None
+
+
+def _is_real(value: object) -> bool:
+    """Whether a value from a JSON file is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 class OfflineSource:

@@ -14,7 +14,11 @@ from rl_training.data.transforms import ObservationNormalizer
 from rl_training.envs.spec import ActionScaler
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint
 from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.runtime.numerics import all_finite, bad_entry
 from rl_training.types import CheckpointError, DataError, EnvSpec
+
+UNFIT = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError)
+"""What content of the wrong kind in a manifest or among tensors leads to."""
 
 
 class Policy:
@@ -48,7 +52,10 @@ class Policy:
             if self.normalizer is not None:
                 observations = self.normalizer(observations)
             actions = self.algorithm.act(observations.to(self._device), deterministic=deterministic)
-        return self._scaler.to_env(actions.cpu().numpy())
+        chosen = actions.cpu().numpy()
+        if not all_finite(chosen):  # an environment may take it and carry on as if nothing were wrong
+            raise bad_entry("action", "action", chosen, {"obs": obs, "actions": chosen})
+        return self._scaler.to_env(chosen)
 
     def _as_batch(self, obs: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
         shape = self.env_spec.obs_shape
@@ -70,6 +77,7 @@ class Policy:
 
 def load_policy(checkpoint: Checkpoint, *, device: str = "cpu") -> Policy:
     """A policy from an opened checkpoint."""
+    require_stored_networks(checkpoint)
     manifest = checkpoint.manifest
     try:
         spec = get_algorithm_spec(manifest["algo"])
@@ -78,9 +86,34 @@ def load_policy(checkpoint: Checkpoint, *, device: str = "cpu") -> Policy:
         algorithm = spec.build(env_spec, hyperparameters, device=device)
         algorithm.load_weights(checkpoint.tensors("weights"))
         normalizer = normalizer_from_dict(manifest["normalizer"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{checkpoint.path} cannot be loaded: {error}") from None
-    return Policy(algorithm, env_spec, normalizer=normalizer)
+        if normalizer is not None and not normalizer.mean.shape == normalizer.std.shape == env_spec.obs_shape:
+            raise ValueError("its normaliser does not fit its observations")
+        return Policy(algorithm, env_spec, normalizer=normalizer)
+    except UNFIT as error:
+        raise CheckpointError(f"{checkpoint.path} cannot be loaded: {_reason(error)}") from None
+
+
+def require_stored_networks(checkpoint: Checkpoint) -> None:
+    """Networks are made only if as much is stored as they need: a manifest cannot ask for all the memory there is."""
+    manifest = checkpoint.manifest
+    stored = sum(tensor.numel() * tensor.element_size() for tensor in checkpoint.tensors("weights").values())
+    try:
+        spec = get_algorithm_spec(manifest["algo"])
+        with torch.device("meta"):  # shapes without memory
+            model = spec.build_model(
+                EnvSpec.from_dict(manifest["env_spec"]), spec.hyperparameters(**manifest["config"]["algo_kwargs"])
+            )
+        needed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    except UNFIT as error:
+        raise CheckpointError(f"{checkpoint.path} cannot be loaded: {_reason(error)}") from None
+    if needed > stored:
+        raise CheckpointError(
+            f"{checkpoint.path} cannot be loaded: its networks need {needed} bytes, but its weights have {stored}"
+        )
+
+
+def _reason(error: Exception) -> str:
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def normalizer_to_dict(normalizer: ObservationNormalizer | None) -> dict[str, list[float]] | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,19 +17,20 @@ from rl_training.algorithms.functional import as_floats
 from rl_training.data.transforms import ObservationNormalizer
 from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore
 from rl_training.experiment.config import ScheduleConfig, TrainConfig
+from rl_training.experiment.files import reason_of
 from rl_training.experiment.reference_scores import ReferenceReturns
 from rl_training.experiment.run_directory import update_metadata
-from rl_training.experiment.sinks import EvaluationsFile, JsonlSink, LogSink, TensorBoardSink
 from rl_training.runtime.callbacks import CallbackList
 from rl_training.runtime.clock import Clock
 from rl_training.runtime.controls import build_control_callbacks, crossed
 from rl_training.runtime.evaluation import Episode, evaluate_policy, evaluation_seeds, summarize
-from rl_training.runtime.numerics import dump_non_finite, first_non_finite
-from rl_training.runtime.policy import Policy, normalizer_to_dict
+from rl_training.runtime.logs import RunLogs
+from rl_training.runtime.numerics import Kind, NonFiniteError, first_non_finite, require_finite_weights, stopped_by
+from rl_training.runtime.policy import UNFIT, Policy, normalizer_to_dict
 from rl_training.runtime.schedules import learning_rate_scale
 from rl_training.runtime.signals import StopSignals
 from rl_training.runtime.trainer import CollectResult, TrainerState, TrainResult
-from rl_training.types import Batch, CheckpointError, EnvSpec, Metrics, NumericsError
+from rl_training.types import Batch, CheckpointError, EnvSpec, Metrics
 
 logger = logging.getLogger("rl_training")
 
@@ -86,23 +88,21 @@ class Run:
         self._eval_env: gym.Env[Any, Any] | None = None  # made at the first evaluation
         self._store = CheckpointStore(directory / "checkpoints", keep_last=config.keep_last)
         self._latest: dict[str, torch.Tensor | float] = {}  # of each term, its most recent value
-        self._last_log = self._last_eval = self._last_save = 0
+        self._last_log = self._last_eval = self._last_save = self._last_try = 0  # a try to save may fail
         self._last_eval_metrics: Metrics = {}
         self._best: dict[str, float] | None = None
-        self._best_unsaved = False
+        self._best_unsaved = self._save_is_due = self._finishing = False
         self._on_cpu = next(iter(algorithm.networks())).device.type == "cpu"
         self._scheduled = config.learning_rate_schedule != ScheduleConfig(horizon=config.learning_rate_schedule.horizon)
         manifest = self._load(checkpoint) if checkpoint is not None else None
         elapsed = manifest["trainer"]["time_elapsed"] if manifest else 0.0
         self._clock = Clock(elapsed, step=self.step, updates=self.num_updates)
-        lengths = manifest["logs"] if manifest else {"metrics.jsonl": 0, "evaluations.csv": 0}
-        self._store.clean()
-        self._jsonl = JsonlSink(directory / "metrics.jsonl", length=lengths["metrics.jsonl"])
-        self._evaluations = EvaluationsFile(directory / "evaluations.csv", length=lengths["evaluations.csv"])
-        self._sinks: list[LogSink] = [self._jsonl]
-        if config.tensorboard:
-            resumed_at = self.state.global_step if manifest else None
-            self._sinks.append(TensorBoardSink(directory / "tensorboard", resumed_at=resumed_at))
+        self._logs = RunLogs(
+            directory,
+            tensorboard=config.tensorboard,
+            lengths=manifest["logs"] if manifest else {},
+            resumed_at=self.state.global_step if manifest else None,
+        )
 
     # -- what the loops ask and tell ---------------------------------------------------------------------------------
 
@@ -163,7 +163,7 @@ class Run:
         self.num_updates += result.num_gradient_steps
         self._latest.update(result.terms)
         if self._on_cpu:  # elsewhere this would wait for the device: checked when a row is logged
-            self._require_finite(result.terms, batch)
+            self._require_finite(result.terms, batch, kind="loss")
         for hook in self.callbacks.on_update_end:
             hook(self.state, result)
         return result
@@ -175,11 +175,12 @@ class Run:
             self._log()
         if self._evaluates and crossed(config.eval_interval, self._last_eval, step):
             self._evaluate()
-        if self._best_unsaved or crossed(config.checkpoint_interval, self._last_save, step):
+        if self._save_is_due or crossed(config.checkpoint_interval, self._last_try, step):
             self._save()
 
     def finish(self) -> TrainResult:
-        """The end: a last log row, evaluation and checkpoint; after a signal only the checkpoint."""
+        """The end: a last log row, evaluation and checkpoint; after a signal only the checkpoint. All must be written."""
+        self._finishing = True
         if not self.interrupted:
             if self._last_log != self.step:
                 self._log()
@@ -190,16 +191,16 @@ class Run:
         reason = f"interrupted by {self._signals.received}" if self.interrupted else self._stop_reason()
         result = TrainResult(self.directory, self.checkpoint_path, self._final_metrics(), reason)
         status = "interrupted" if self.interrupted else "finished"
-        update_metadata(self.directory, status=status, stop_reason=reason, metrics=result.metrics)
+        with self._disk_errors("the log"):
+            self._logs.flush()
+            update_metadata(self.directory, status=status, stop_reason=reason, metrics=result.metrics)
         for hook in self.callbacks.on_train_end:
             hook(self.state, result)
         return result
 
     def close(self) -> None:
         """Let go of files and the evaluation environment."""
-        for sink in self._sinks:
-            sink.close()
-        self._evaluations.close()
+        self._logs.close()
         if self._eval_env is not None:
             self._eval_env.close()
 
@@ -219,22 +220,41 @@ class Run:
         self._last_log = self.step
 
     def _write(self, row: Metrics) -> None:
-        self._require_finite(row)
-        for sink in self._sinks:
-            sink.write(self.step, row)
-            sink.flush()
+        self._require_finite(row, kind="metric")
+        with self._disk_errors("the log"):
+            self._logs.write(self.step, row)
 
-    def _require_finite(self, terms: Mapping[str, torch.Tensor | float], batch: Batch | None = None) -> None:
+    @contextlib.contextmanager
+    def _disk_errors(self, what: str) -> Iterator[None]:
+        """A write that fails ends the run or, as configured, is told and made up for later; the last ones always end it."""
+        try:
+            yield
+        except (OSError, CheckpointError) as error:
+            kept = "no checkpoint has been saved yet" if self.checkpoint_path is None else f"{self.checkpoint_path} is intact"
+            problem = f"{what} could not be written at step {self.step} ({reason_of(error)}); {kept}"
+            if self._finishing or self.config.on_save_error == "stop":
+                raise CheckpointError(f"{problem}. The run is stopped") from error
+            logger.warning("%s. The run goes on, and tries again later", problem)
+
+    # -- bad numbers -------------------------------------------------------------------------------------------------
+
+    def _require_finite(self, terms: Mapping[str, torch.Tensor | float], batch: Batch | None = None, *, kind: Kind) -> None:
         bad = first_non_finite(terms)
         if bad is not None:
-            name, value = bad
-            target = self.directory / f"nonfinite_step_{self.step}"
-            report = {"tensor": name, "value": str(value), "step": self.step, "update": self.num_updates}
-            dump_non_finite(target, report, weights=self.algorithm.state_dict().weights, batch=batch)
-            raise NumericsError(
-                f"{name} became {value} at step {self.step} (update {self.num_updates}); the run is stopped. "
-                f"What led to it is in {target}"
-            )
+            raise NonFiniteError(kind, *bad, rows=batch)
+
+    @contextlib.contextmanager
+    def explaining_bad_numbers(self) -> Iterator[None]:
+        """A NaN or an infinity, wherever it is noticed, ends the run with its name, the step and a dump."""
+        try:
+            yield
+        except NonFiniteError as bad:
+            facts = {
+                "metrics": {**as_floats(self._latest), "learning_rate": self.algorithm.optimizers()[0].learning_rate},
+                "config": self.config.to_dict(),
+            }
+            weights = self.algorithm.state_dict().weights
+            raise stopped_by(bad, self.directory, step=self.step, update=self.num_updates, weights=weights, **facts) from bad
 
     # -- evaluation --------------------------------------------------------------------------------------------------
 
@@ -256,9 +276,8 @@ class Run:
 
     def _record_evaluation(self, episodes: list[Episode], metrics: Metrics) -> None:
         self._last_eval, self._last_eval_metrics = self.step, metrics
-        self._evaluations.write(
-            [(self.step, index, e.seed, repr(e.episode_return), e.length) for index, e in enumerate(episodes)]
-        )
+        with self._disk_errors("the log"):
+            self._logs.write_episodes(self.step, episodes)
         row = {
             "eval/mean_reward": metrics["eval_return_mean"],
             "eval/std_reward": metrics["eval_return_std"],
@@ -269,7 +288,7 @@ class Run:
         self._write(row)
         if self._best is None or metrics["eval_return_mean"] > self._best["eval_return_mean"]:
             self._best = {"global_step": float(self.step), "eval_return_mean": metrics["eval_return_mean"]}
-            self._best_unsaved = True
+            self._best_unsaved = self._save_is_due = True
 
     def _final_metrics(self) -> Metrics:
         metrics: Metrics = {"global_step": float(self.step), "update_count": float(self.num_updates)}
@@ -294,7 +313,9 @@ class Run:
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
+        self._last_try, self._save_is_due = self.step, False
         learner = self.algorithm.state_dict()
+        require_finite_weights(learner.weights | learner.optimizers)  # the last good checkpoint stays the last
         source_data, source_parts = self.source.state_dict()
         manifest = {
             "algo": self.config.algo,
@@ -315,7 +336,6 @@ class Run:
             "counters": learner.counters,
             "source": source_data,
             "callbacks": self.callbacks.state_dict(),
-            "logs": {"metrics.jsonl": self._jsonl.length(), "evaluations.csv": self._evaluations.length()},
         }
         parts = {
             "weights": learner.weights,
@@ -323,9 +343,10 @@ class Run:
             "rng": learner.generators,
             **source_parts,
         }
-        with self._clock.pause():
+        with self._clock.pause(), self._disk_errors("the checkpoint"):
+            manifest["logs"] = self._logs.lengths()  # after the rows that a full disk held up, or not at all
             self.checkpoint_path = self._store.save(self.step, manifest=manifest, parts=parts, best=self._best_unsaved)
-        self._last_save, self._best_unsaved = self.step, False
+            self._last_save, self._best_unsaved = self.step, False
 
     def _load(self, checkpoint: Checkpoint) -> dict[str, Any]:
         manifest = checkpoint.manifest
@@ -347,7 +368,7 @@ class Run:
             self._latest.update(manifest["latest_metrics"])
             self._last_eval_metrics, self._best = manifest["evaluation"]["last"], manifest["evaluation"]["best"]
             self.callbacks.load_state_dict(manifest["callbacks"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        except UNFIT as error:
             raise CheckpointError(f"{checkpoint.path} does not fit this run: {error}") from None
         if not exact:
             logger.warning(
@@ -355,5 +376,6 @@ class Run:
                 "The run goes on with fresh episodes, and is not bit for bit the run that was interrupted.",
                 self.config.env_id,
             )
-        self._last_save, self.checkpoint_path = self.step, checkpoint.path
+        self._last_save = self._last_try = self.step
+        self.checkpoint_path = checkpoint.path
         return manifest

@@ -18,8 +18,11 @@ from rl_training.envs.factory import EnvFactory, env_name, make_env, make_vector
 from rl_training.envs.spec import describe_env, require_actions
 from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.files import reason_of, writing
+from rl_training.experiment.lock import run_lock
 from rl_training.experiment.run_directory import create_run_directory, update_metadata, write_config
 from rl_training.runtime.collector import Collector
+from rl_training.runtime.logs import LOG_FILES
 from rl_training.runtime.offline_data import (
     Dataset,
     OfflineSource,
@@ -78,19 +81,23 @@ def train(
     callbacks: Iterable[object] = (),
     checkpoint: str | Path | None = None,
     run_suffix: str | None = None,
+    run_dir: Path | None = None,
     env: EnvFactory | None = None,
     dataset: Dataset | None = None,
 ) -> TrainResult:
     """Train as configured in a fresh run directory, or continue from ``checkpoint`` under ``config``.
 
-    ``env`` is a factory to use instead of ``config.env_id``, ``dataset`` transitions to use instead of
-    ``config.dataset`` (with actions already in [-1, 1]). SIGINT and SIGTERM end the run after the current step with
-    a checkpoint; the result then says so in ``stop_reason``.
+    ``run_dir`` is where the fresh directory is made; without it, it is named after the run. ``env`` is a factory to use
+    instead of ``config.env_id``, ``dataset`` transitions to use instead of ``config.dataset`` (with actions already in
+    [-1, 1]). SIGINT and SIGTERM end the run after the current step with a checkpoint; the result then says so in
+    ``stop_reason``.
     """
     if env is not None:
         config = config.replace(env_id=env_name(env))
     if checkpoint is None:
-        return execute(config.resolved(), env=env, dataset=dataset, callbacks=callbacks, run_suffix=run_suffix)
+        return execute(
+            config.resolved(), env=env, dataset=dataset, callbacks=callbacks, new_dir=run_dir, run_suffix=run_suffix
+        )
     from rl_training.runtime.workflows import continue_run  # here, because workflows builds on this module
 
     return continue_run(checkpoint, config=config, env=env, dataset=dataset, callbacks=callbacks, run_suffix=run_suffix)
@@ -104,11 +111,13 @@ def execute(
     callbacks: Iterable[object] = (),
     checkpoint: Checkpoint | None = None,
     run_dir: Path | None = None,
+    new_dir: Path | None = None,
     run_suffix: str | None = None,
 ) -> TrainResult:
     """Build everything, run the loop, and leave the run directory in an honest state whatever happens.
 
-    The directory is made last, when nothing the user gave can be wrong any more, unless ``run_dir`` names one.
+    The directory is made last, when nothing the user gave can be wrong any more, unless ``run_dir`` names one, which the
+    caller has locked. A new one (``new_dir``, or one that names itself) is locked here, for the whole run.
     """
     with _torch_threads(config) as config, StopSignals() as signals:
         source = _env_source(config, env)
@@ -118,16 +127,23 @@ def execute(
         if config.spec.loop == "online":
             data = _Online(config, source, env_spec, device)
         else:
-            data = _Offline(config, source, env_spec, device, dataset)
-        with contextlib.closing(data):
+            with signals.at_once():  # loading may take long, and there is nothing to save before it is done
+                data = _Offline(config, source, env_spec, device, dataset)
+        with contextlib.closing(data), contextlib.ExitStack() as held:
             if checkpoint is not None:
                 _require_same_task(checkpoint, config, data.env_spec)
-            directory = run_dir or create_run_directory(config, suffix=run_suffix)
-            _copy_logs(checkpoint, directory)
-            write_config(directory, config)
-            update_metadata(directory, status="running", torch_threads=config.torch_threads, device=device, **data.facts)
+            directory = run_dir
+            if directory is None:
+                directory = create_run_directory(config, suffix=run_suffix, path=new_dir)
+                held.enter_context(run_lock(directory))
             run: Run | None = None
             try:
+                with writing(directory):
+                    _copy_logs(checkpoint, directory)
+                    write_config(directory, config)
+                    update_metadata(
+                        directory, status="running", torch_threads=config.torch_threads, device=device, **data.facts
+                    )
                 run = Run(
                     config,
                     algorithm=data.algorithm,
@@ -140,7 +156,7 @@ def execute(
                     signals=signals,
                     **data.run_options,
                 )
-                with contextlib.closing(run):
+                with contextlib.closing(run), run.explaining_bad_numbers():
                     if checkpoint is None:
                         data.start()
                     run.start()
@@ -150,8 +166,19 @@ def execute(
                 if run is None and run_dir is None:  # it never began: leave nothing behind
                     shutil.rmtree(directory, ignore_errors=True)
                 else:
-                    update_metadata(directory, status="failed", stop_reason=f"{type(error).__name__}: {error}")
+                    _record_failure(directory, error)
                 raise
+
+
+def _record_failure(directory: Path, error: BaseException) -> None:
+    """Have the run directory tell what happened. If even that cannot be written, the error itself is the news."""
+    status, reason = "failed", f"{type(error).__name__}: {error}"
+    if isinstance(error, KeyboardInterrupt):
+        status, reason = "interrupted", "stopped at once, without saving"
+    try:
+        update_metadata(directory, status=status, stop_reason=reason)
+    except OSError as problem:
+        logger.warning("metadata.json could not be updated (%s)", reason_of(problem))
 
 
 class _Online:
@@ -300,6 +327,6 @@ def _copy_logs(checkpoint: Checkpoint | None, directory: Path) -> None:
     if checkpoint is None:
         return
     origin = checkpoint.path.parent.parent
-    for name in checkpoint.manifest["logs"]:
+    for name in LOG_FILES:
         if origin != directory and (origin / name).is_file() and not (directory / name).exists():
             shutil.copyfile(origin / name, directory / name)

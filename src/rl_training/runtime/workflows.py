@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy.typing as npt
 
+from rl_training import __version__
 from rl_training.data.columns import RawTransitions
 from rl_training.envs.factory import EnvFactory, env_name, make_env
 from rl_training.envs.spec import describe_env
-from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore, find_checkpoint
+from rl_training.experiment.checkpointing import PARTS, Checkpoint, CheckpointStore, find_checkpoint
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.files import delete_temporaries
+from rl_training.experiment.lock import run_lock
 from rl_training.experiment.presets import build_config
 from rl_training.experiment.yaml_files import read_yaml_mapping
 from rl_training.runtime.evaluation import evaluate_policy, evaluation_seeds, summarize
 from rl_training.runtime.offline_data import Dataset, random_choice, score_reference
-from rl_training.runtime.policy import Policy, load_policy
+from rl_training.runtime.policy import Policy, load_policy, require_stored_networks
 from rl_training.runtime.recording import record_transitions
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.training import execute
@@ -105,8 +109,9 @@ def collect_transitions(
     """Play a stored agent (or, without ``path``, a uniformly random policy) for so many steps and keep the transitions."""
     if steps < 1:
         raise ConfigError(f"steps must be >= 1, got {steps}")
-    policy = None if path is None else Policy.from_checkpoint(path)
-    config = None if path is None else config_of(find_checkpoint(path))
+    checkpoint = None if path is None else find_checkpoint(path)
+    policy = None if checkpoint is None else load_policy(checkpoint)
+    config = None if checkpoint is None else config_of(checkpoint)
     source = env_id or (config.env_id if config else None)
     if source is None:
         raise ConfigError(
@@ -140,37 +145,84 @@ def continue_run(
     dataset: Dataset | None = None,
     ignore_stop: bool = False,
 ) -> TrainResult:
-    """Find the checkpoint, settle the configuration and the directory, and go on."""
-    checkpoint, run_dir = _locate(Path(path), branching=run_suffix is not None)
-    saved = config_of(checkpoint) if checkpoint else _config_of_directory(run_dir)
-    config = config.resolved() if config else saved
-    if total_timesteps is not None:
-        config = config.replace(total_timesteps=total_timesteps)
-    if env is not None:
-        config = config.replace(env_id=env_name(env))
-    if checkpoint is not None:
-        checkpoint = _clear_stop(checkpoint, config, saved, ignore_stop=ignore_stop)
-        step = checkpoint.manifest["trainer"]["global_step"]
-        if step > config.total_timesteps:
-            raise ConfigError(
-                f"total_timesteps must be >= {step}, where {checkpoint.path} stands, got {config.total_timesteps}"
-            )
-    if run_suffix is not None:
-        run_dir = None
-    return execute(
-        config,
-        env=env,
-        dataset=dataset,
-        callbacks=callbacks,
-        checkpoint=checkpoint,
-        run_dir=run_dir,
-        run_suffix=run_suffix,
-    )
+    """Lock the run, find the checkpoint, settle the configuration and the directory, and go on."""
+    run_dir = _run_directory_of(Path(path))
+    branching = run_suffix is not None
+    # before anything is looked at: what looks damaged may be another process at work
+    with contextlib.nullcontext() if run_dir is None or branching else run_lock(run_dir):
+        checkpoint = _locate(Path(path), run_dir, branching=branching)
+        saved = config_of(checkpoint) if checkpoint else _config_of_directory(run_dir)
+        config = config.resolved() if config else saved
+        if total_timesteps is not None:
+            config = config.replace(total_timesteps=total_timesteps)
+        if env is not None:
+            config = config.replace(env_id=env_name(env))
+        if checkpoint is not None:
+            require_stored_networks(checkpoint)
+            checkpoint = _clear_stop(checkpoint, config, saved, ignore_stop=ignore_stop)
+            step = checkpoint.manifest["trainer"]["global_step"]
+            if step > config.total_timesteps:
+                raise ConfigError(
+                    f"total_timesteps must be >= {step}, where {checkpoint.path} stands, got {config.total_timesteps}"
+                )
+        return execute(
+            config,
+            env=env,
+            dataset=dataset,
+            callbacks=callbacks,
+            checkpoint=checkpoint,
+            run_dir=None if branching else run_dir,
+            run_suffix=run_suffix,
+        )
 
 
 def config_of(checkpoint: Checkpoint) -> TrainConfig:
-    """The configuration a checkpoint was made under."""
-    return build_config(checkpoint.manifest["config"], source=str(checkpoint.path))
+    """The configuration a checkpoint was made under; settings that came later have their defaults."""
+    manifest = checkpoint.manifest
+    _require_manifest_of_run(manifest, checkpoint.path)
+    try:
+        return build_config(manifest["config"], source=f"the configuration in {checkpoint.path}")
+    except ConfigError as error:
+        made_by = manifest.get("package_version")
+        hint = f"\nIt was written by rl_training {made_by}, this is {__version__}: upgrade the package if that is later"
+        raise CheckpointError(f"{error}{hint if made_by != __version__ else ''}") from None
+
+
+_MANIFEST_OF_RUN: dict[str, type | tuple[type, ...]] = {
+    "algo": str,
+    "config": dict,
+    "env_spec": dict,
+    "trainer": dict,
+    "trainer.global_step": int,
+    "trainer.num_updates": int,
+    "trainer.last_log_step": int,
+    "trainer.last_eval_step": int,
+    "trainer.should_stop": bool,
+    "trainer.stop_reason": (str, NoneType),
+    "trainer.time_elapsed": (int, float),
+    "logs": dict,
+    "logs.metrics.jsonl": int,
+    "logs.evaluations.csv": int,
+    "config.algo_kwargs": dict,
+    "config.num_envs": int,
+    "evaluation": dict,
+    "latest_metrics": dict,
+    "callbacks": list,
+}
+
+
+def _require_manifest_of_run(manifest: Mapping[str, Any], path: Path) -> None:
+    """Refuse a manifest without what every checkpoint of a run has."""
+    for key, kind in _MANIFEST_OF_RUN.items():
+        section, _, name = key.partition(".")
+        value = manifest.get(section)
+        if name and isinstance(value, Mapping):
+            value = value.get(name, _MISSING)
+        if section not in manifest or not isinstance(value, kind) or (type(value) is int and value < 0):
+            raise CheckpointError(f"{path} is not a checkpoint of a run: its manifest has no usable {key}")
+
+
+_MISSING = object()
 
 
 def _config_of_directory(run_dir: Path | None) -> TrainConfig:
@@ -178,42 +230,44 @@ def _config_of_directory(run_dir: Path | None) -> TrainConfig:
     return build_config(read_yaml_mapping(run_dir / "config.yaml"), source=str(run_dir / "config.yaml"))
 
 
-def _locate(path: Path, *, branching: bool) -> tuple[Checkpoint | None, Path | None]:
-    """The checkpoint to continue from and the run directory to continue in; either may be missing, not both."""
-    if path.is_dir() and (path / "config.yaml").is_file() and (path / "checkpoints").is_dir():
-        store = CheckpointStore(path / "checkpoints", keep_last=1)
-        checkpoint, complaints = store.newest_intact()
-        for complaint in complaints:
-            logger.warning("%s", complaint)
-        if checkpoint is not None:
-            if complaints:
-                logger.warning("Falling back to the newest intact checkpoint, %s", checkpoint.path.name)
-                _drop_newer(store, checkpoint, branching=branching)
-            return checkpoint, path.absolute()
-        if complaints:
-            raise CheckpointError(f"no checkpoint in {path} is intact:\n  " + "\n  ".join(complaints))
-        logger.warning("%s has no checkpoint yet: the run starts from its first step", path)
-        return None, path.absolute()
+def _run_directory_of(path: Path) -> Path | None:
+    """The run directory that a path (of itself, its ``checkpoints``, one of them or a pointer) belongs to, if any."""
+    path = path.absolute()
+    for run_dir in (path, path.parent, path.parent.parent):
+        checkpoints = run_dir / "checkpoints"
+        if path in (run_dir, checkpoints) or path.parent == checkpoints:
+            with contextlib.suppress(OSError, ValueError):  # find_checkpoint complains of impossible paths
+                if (run_dir / "config.yaml").is_file() and checkpoints.is_dir():
+                    return run_dir
+    return None
+
+
+def _locate(path: Path, run_dir: Path | None, *, branching: bool) -> Checkpoint | None:
+    """The checkpoint to continue from; none if a run directory has none yet."""
+    if run_dir is None:
+        checkpoint = find_checkpoint(path, parts=PARTS)
+        checkpoint.verify()
+        return checkpoint  # one that was saved on its own: continues in a new directory
+    store = CheckpointStore(run_dir / "checkpoints", keep_last=1)
+    if not branching:
+        delete_temporaries(run_dir)
+        store.clean()
+    if path.absolute() in (run_dir, store.directory, store.directory / "last"):
+        newest = store.newest()
+        if newest is None:
+            logger.warning("%s has no checkpoint yet: the run starts from its first step", path)
+        elif not branching:
+            store.set_aside_after(newest)
+        return newest
     checkpoint = find_checkpoint(path)
     checkpoint.verify()
-    run_dir = checkpoint.path.absolute().parent.parent
-    if not (run_dir / "config.yaml").is_file():
-        return checkpoint, None  # a checkpoint that was saved on its own: continues in a new directory
-    newest = CheckpointStore(run_dir / "checkpoints", keep_last=1).steps()[-1]
-    if not branching and newest.name != checkpoint.path.name:
+    name = store.steps()[-1].name
+    if not branching and name != checkpoint.path.name:
         raise CheckpointError(
-            f"{checkpoint.path.name} is not the newest checkpoint of {run_dir} ({newest.name} is). Resume the run directory, "
+            f"{checkpoint.path.name} is not the newest checkpoint of {run_dir} ({name} is). Resume the run directory, "
             "or give a run suffix to branch off into a new one"
         )
-    return checkpoint, run_dir
-
-
-def _drop_newer(store: CheckpointStore, checkpoint: Checkpoint, *, branching: bool) -> None:
-    """Damaged checkpoints after the one used would be taken for newer ones later."""
-    if not branching:
-        for path in store.steps():
-            if path.name > checkpoint.path.name:
-                shutil.rmtree(path, ignore_errors=True)
+    return checkpoint
 
 
 def _clear_stop(checkpoint: Checkpoint, config: TrainConfig, saved: TrainConfig, *, ignore_stop: bool) -> Checkpoint:
