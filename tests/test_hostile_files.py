@@ -445,7 +445,7 @@ ALLOWED = {
     (
         "studies/worker.py",
         "importlib.import_module",
-    ): "a study's `imports`, user code on purpose; and the package's own callbacks",
+    ): "a study's imports, user code on purpose, and own callbacks",
     ("envs/factory.py", "importlib.import_module"): "module:callable, the one deliberate way to run user code",
 }
 

@@ -357,6 +357,15 @@ def test_aggregates_over_the_tasks_that_groups_share(tmp_path: Path) -> None:
     assert "lowest" in aggregate.scale
 
 
+def test_many_groups_are_drawn_without_a_table_of_all_pairs(tmp_path: Path) -> None:
+    for number in range(14):
+        make_run(tmp_path / f"run{number}", returns=(0.0, number), algo_kwargs={"learning_rate": 0.001 * number})
+    assert not gather_evidence([tmp_path]).aggregates[0].improvement
+    html = page(tmp_path, tmp_path)
+    assert "Too many groups for a table of all pairs" in html
+    assert "var(--s10)" not in html, "colours repeat after the last one"
+
+
 def test_known_reference_returns_are_the_scale(tmp_path: Path) -> None:
     for seed in range(2):
         make_run(tmp_path / f"a{seed}", "sac", "Hopper-v5", seed, (3234.3,))
@@ -466,6 +475,12 @@ def test_an_environment_that_cannot_be_drawn_leaves_a_note(tmp_path: Path) -> No
     train(tiny_config("sac", tmp_path / "runs", env_id="support:CountingEnv"))
     write_report([tmp_path / "runs"], tmp_path / "report.html")
     assert "No animation: " in (tmp_path / "report.html").read_text()
+
+
+def test_code_of_the_user_is_not_imported_if_that_is_forbidden(tmp_path: Path) -> None:
+    train(tiny_config("sac", tmp_path / "runs", env_id="test_report:PaintedEnv"))
+    assert main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "report.html"), "--no-user-code"]) == 0
+    assert "user code is switched off" in (tmp_path / "report.html").read_text()
 
 
 def test_a_run_without_a_checkpoint_leaves_a_note(tmp_path: Path) -> None:

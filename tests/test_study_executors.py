@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import re
@@ -23,7 +22,7 @@ from rl_training.experiment.yaml_files import dump_yaml
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.trainer import TrainerState
 from rl_training.studies import Study
-from rl_training.studies.executors import Event, Executor, ProcessExecutor, SerialExecutor, one_by_one
+from rl_training.studies.executors import Event, Executor, ProcessExecutor, Resubmissions, SerialExecutor, one_by_one
 from rl_training.studies.worker import do_run, state_of
 from rl_training.types import ConfigError
 
@@ -97,7 +96,7 @@ def kill(process: int) -> None:
 
 
 def interrupt_this(process: int) -> None:
-    _thread.interrupt_main()
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def has_ended(process: int) -> bool:
@@ -176,12 +175,21 @@ def test_a_worker_that_keeps_dying_does_not_stop_the_others(tmp_path: Path) -> N
     grid = {"env_id": ["test_study_executors:DeadlyEnv", "support:CountingEnv"]}
     short = settings(total_timesteps=40, algo_kwargs={"learning_starts": 35})
     study = Study.create(short, seeds=1, grid=grid, output_dir=tmp_path, name="s")
-    result = study.run("process", workers=1, retries=1)
+    result = study.run("process", workers=1, retries=0)
     deadly, harmless = result.runs
     assert (deadly.status, harmless.status) == ("failed", "finished")
-    assert "its worker died 2 times" in deadly.message
+    assert "its worker died (once), the last time: it ended with signal 9" in deadly.message
     assert result.exit_code == 1
     assert (tmp_path / "s" / "logs" / "worker_1.log").exists()
+
+
+def test_a_lost_run_is_given_out_again_before_new_ones_but_not_for_ever(reference: Study) -> None:
+    first, second = reference.runs()[:2]
+    lost, others = Resubmissions(retries=2), one_by_one([second])
+    assert [lost.lost(first, "why").kind for _ in range(2)] == ["lost", "lost"]
+    assert [lost.next_before(others) for _ in range(4)] == [first, first, second, None]
+    last = lost.lost(first, "why")
+    assert (last.kind, last.bug, last.message) == ("failed", True, "its worker died (3 times), the last time: why")
 
 
 def test_a_polite_request_to_a_worker_is_no_failure(tmp_path: Path) -> None:
@@ -206,7 +214,7 @@ def test_one_failing_run_does_not_stop_the_others(
     env: str, exit_code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text(dump_yaml(settings(total_timesteps=40)))
+    config.write_text(dump_yaml(settings(total_timesteps=40, env_kwargs={"limit": 10})))
     command = ["sweep", str(config), "--seeds", "1", "--grid", f"env_id={env},support:CountingEnv", "--name", "s"]
     assert main([*command, "--output-dir", str(tmp_path), "--executor", "serial"]) == exit_code
     captured = capsys.readouterr()

@@ -290,8 +290,10 @@ def _places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [place for key, value in items for place in ((*path, key), *_places(value, (*path, key)))]
 
 
-def _edit(manifest: dict[str, Any], rng: random.Random) -> None:
-    """One entry anywhere in the manifest removed, renamed, doubled or given another value."""
+def edit_json(manifest: dict[str, Any], rng: random.Random) -> None:
+    """One entry anywhere in a mapping removed, renamed, doubled or given another value."""
+    if not manifest:
+        return
     section = rng.choice(sorted(manifest))  # by section, or the many settings of the config would get nearly every edit
     inner = _places(manifest[section], (section,)) if rng.random() < 0.9 else []
     *home, key = rng.choice(inner) if inner else (section,)
@@ -327,7 +329,7 @@ def edit_manifest(run: Path, bases: Path, rng: random.Random) -> None:
     path = newest(run) / "manifest.json"
     manifest = json.loads(path.read_text())
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        _edit(manifest, rng)
+        edit_json(manifest, rng)
     if rng.random() < 0.9:
         seal(newest(run), _bounded(manifest))
     else:
@@ -461,7 +463,10 @@ _mutated = {
     "mutation": st.sampled_from([*sorted(MUTATIONS), *DEEP * 3]),
     "seed": st.integers(0, 2**32 - 1),
 }
-_ways = {"where": st.sampled_from(("run", "run", "run", "checkpoints", "last", "best", "step")), "branch": st.booleans()}
+_ways = {
+    "where": st.sampled_from(("run", "run", "checkpoints", "last", "best", "step", "step", "step")),
+    "branch": st.booleans(),
+}
 _recipes = st.fixed_dictionaries({**_mutated, **_ways})
 _errors = (ConfigError, DataError, CheckpointError)
 

@@ -20,7 +20,7 @@ def run_cli(*arguments: str) -> None:
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(messages):
         code = main(arguments)
     told = messages.getvalue()
-    assert code in (0, 2), f"exit code {code}: {' | '.join(told.splitlines()[-8:])}"
+    assert code in (0, 2), f"exit code {code}: {' '.join(told.splitlines()[-2:-1])}\n{told}"  # the exception first
     assert "Traceback" not in told, told
     if code == 2:
         raise RefusedByCli(told)

@@ -16,7 +16,7 @@ from rl_training.types import CheckpointError, ConfigError, DataError
 Recipe = dict[str, Any]
 """Plain JSON data that decides a case completely, given the base files."""
 
-MODULES = ("configs", "yaml_texts", "checkpoints", "dataset_files", "bad_kinds")
+MODULES = ("configs", "yaml_texts", "checkpoints", "dumps", "dataset_files", "bad_kinds")
 
 
 @dataclasses.dataclass(frozen=True)

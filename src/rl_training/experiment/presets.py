@@ -55,8 +55,9 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     merged = dict(base)
     for key, value in changes.items():
         inherited = merged.get(key)
-        both = isinstance(value, Mapping) and isinstance(inherited, Mapping)
-        merged[key] = _merged(inherited, value) if both else value
+        if isinstance(value, Mapping) and isinstance(inherited, Mapping):
+            value = _merged(inherited, value)
+        merged[key] = value
     return merged
 
 

@@ -116,7 +116,8 @@ class Resubmissions:
         self._losses[spec["name"]] += 1
         times = self._losses[spec["name"]]
         if times > self._retries:
-            return Event("failed", spec, message=f"its worker died {times} times, the last time: {why}", bug=True)
+            often = "once" if times == 1 else f"{times} times"
+            return Event("failed", spec, message=f"its worker died ({often}), the last time: {why}", bug=True)
         self._waiting.append(spec)
         return Event("lost", spec, message=why)
 

@@ -132,7 +132,7 @@ class Aggregate:
     left_out: list[str]  # labels that miss a task
     scores: dict[str, dict[str, Array]]  # label -> task -> normalised scores
     estimates: dict[str, dict[str, Estimate]]  # statistic -> label
-    improvement: dict[tuple[str, str], Estimate]  # (row, column): that the row scores higher
+    improvement: dict[tuple[str, str], Estimate]  # (row, column): that the row scores higher; empty for many labels
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -316,8 +316,9 @@ def _aggregated(
     estimates: dict[str, dict[str, Estimate]] = {
         name: {label: statistics.estimate(name, scores[label]) for label in labels} for name in names
     }
+    compared = labels if len(labels) <= _MOST_COMPARED else []
     improvement = {
-        (one, two): statistics.improvement_estimate(raw[one], raw[two]) for one in labels for two in labels if one != two
+        (one, two): statistics.improvement_estimate(raw[one], raw[two]) for one in compared for two in compared if one != two
     }
     return Aggregate(tasks, labels, scale, left_out, scores, estimates, improvement)
 
@@ -337,6 +338,7 @@ def _bounds(tasks: Sequence[str], on_task: Mapping[str, Mapping[str, RunGroup]])
     return bounds, "on each environment 0 is the lowest and 1 the highest last score of a run in this report"
 
 
+_MOST_COMPARED = 12  # labels; a table of more pairs is read by nobody
 _TITLES: dict[str, str] = {
     "iqm": "Interquartile mean",
     "median": "Median of environments",

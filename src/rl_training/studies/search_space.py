@@ -38,9 +38,11 @@ def parse_values(key: str, given: Any) -> Range | Choice:
             return Choice(**given) if "values" in given else Range(**given)
         if isinstance(given, list):
             return Choice(values=tuple(given))
-        bounds = re.fullmatch(r"\s*([^:,\[\]]+):([^:,\[\]]+)(:log)?\s*", str(given))
-        if bounds is None:
+        if ":" not in str(given) or "," in str(given):
             return Choice(values=tuple(parse_yaml(f"[{given}]", source=form)))
+        bounds = re.fullmatch(r"([^:]+):([^:]+)(:log)?", str(given).strip())
+        if bounds is None:
+            raise ConfigError("too many colons")
         low, high = (parse_yaml(text, source=form) for text in bounds.group(1, 2))
         return Range(low=low, high=high, log=bounds[3] is not None)
     except ConfigError as error:

@@ -509,7 +509,7 @@ def plan_tuning(
         }
     )
     directory = (Path(output_dir or file.output_dir or OUTPUT_DIR) / chosen).absolute()
-    return TunePlan(spec, directory, trials or file.trials, file.executor)
+    return TunePlan(spec, directory, file.trials if trials is None else trials, file.executor)
 
 
 def require_same_tuning(plan: TunePlan) -> None:
