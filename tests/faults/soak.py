@@ -91,11 +91,11 @@ def largest(numbers: Iterable[float | None]) -> float | None:
 def summarize(outcomes: list[Outcome]) -> dict[str, Any]:
     """The counts that the documentation shows."""
     faults = [fault for outcome in outcomes for fault in outcome.faults]
+    trained = [fault for fault in faults if fault.lost_steps is not None]
     exits = largest(f.seconds_to_exit for f in faults if f.kind in POLITE)
     return {
         "runs": len(outcomes),
         "faults": len(faults),
-        "checkpoints_damaged": sum(outcome.damaged for outcome in outcomes),
         "processes": sum(outcome.processes for outcome in outcomes),
         "resumed": sum(outcome.resumed for outcome in outcomes),
         "identical": sum(outcome.identical for outcome in outcomes),
@@ -105,8 +105,10 @@ def summarize(outcomes: list[Outcome]) -> dict[str, Any]:
         "faults_by_algorithm": dict(Counter(o.variant.split(",")[0] for o in outcomes for _ in o.faults).most_common()),
         "steps_of_a_run": STEPS,
         "checkpoint_interval": CHECKPOINT_INTERVAL,
-        "lost_steps_at_most": largest(f.lost_steps for f in faults if f.kind not in DAMAGE),
-        "lost_steps_at_most_with_newest_checkpoint_damaged": largest(f.lost_steps for f in faults if f.kind in DAMAGE),
+        "lost_steps_at_most": largest(f.lost_steps for f in trained if f.allowed_steps <= CHECKPOINT_INTERVAL),
+        "lost_steps_at_most_besides_a_damaged_checkpoint": largest(
+            f.lost_steps - (f.allowed_steps - CHECKPOINT_INTERVAL) for f in trained if f.kind in DAMAGE
+        ),
         "seconds_from_signal_to_exit_at_most": None if exits is None else round(exits, 2),
         "problems": [f"{o.variant}, seed {o.seed}, {o.launcher}: {o.problem}" for o in outcomes if not o.identical],
     }

@@ -56,7 +56,8 @@ class Injected:
     step: int
     exit_code: int | None = None
     seconds_to_exit: float | None = None
-    lost_steps: int | None = None
+    lost_steps: int | None = None  # reached, but not in an intact checkpoint; none if the process had not begun to train
+    allowed_steps: int = 0
 
 
 @dataclass
@@ -67,7 +68,6 @@ class Outcome:
     seed: int
     launcher: str
     faults: list[Injected] = field(default_factory=list)
-    damaged: int = 0
     processes: int = 0
     resumed: int = 0
     problem: str | None = None
@@ -220,22 +220,23 @@ def comes(case: Case, attempt: Attempt, moment: str) -> bool:
 
 # -- kinds of faults: each ends with the process gone, and returns how many steps it may have cost ----------------------
 
+Kind = Callable[[Case, Attempt, Injected], int]
 ONE_INTERVAL, NOTHING = CHECKPOINT_INTERVAL, 0
 
 
-def kill(case: Case, attempt: Attempt) -> int:
+def kill(case: Case, attempt: Attempt, done: Injected) -> int:
     """SIGKILL: no time for anything."""
     attempt.send(signal.SIGKILL)
     attempt.wait(PATIENCE)
     return ONE_INTERVAL
 
 
-def terminate(case: Case, attempt: Attempt) -> int:
+def terminate(case: Case, attempt: Attempt, done: Injected) -> int:
     """SIGTERM: finish the step, save, say so."""
     return _stop_politely(case, attempt, signal.SIGTERM)
 
 
-def interrupt(case: Case, attempt: Attempt) -> int:
+def interrupt(case: Case, attempt: Attempt, done: Injected) -> int:
     """SIGINT, as Ctrl-C sends it: the same."""
     return _stop_politely(case, attempt, signal.SIGINT)
 
@@ -257,7 +258,7 @@ def _stop_politely(case: Case, attempt: Attempt, number: signal.Signals) -> int:
     return ONE_INTERVAL
 
 
-def two_signals(case: Case, attempt: Attempt) -> int:
+def two_signals(case: Case, attempt: Attempt, done: Injected) -> int:
     """Two signals in quick succession: out at once, the last good checkpoint unharmed."""
     first, second = (case.rng.choice([signal.SIGINT, signal.SIGTERM]) for _ in range(2))
     attempt.send(first)
@@ -271,29 +272,29 @@ def two_signals(case: Case, attempt: Attempt) -> int:
     return ONE_INTERVAL
 
 
-def kill_and_damage(harm: Callable[[Path, random.Random], None]) -> Callable[[Case, Attempt], int]:
+def kill_and_damage(harm: Callable[[Path, random.Random], None]) -> Kind:
     """SIGKILL, and then the newest checkpoint is not what it was."""
 
-    def injure(case: Case, attempt: Attempt) -> int:
-        kill(case, attempt)
+    def injure(case: Case, attempt: Attempt, done: Injected) -> int:
+        kill(case, attempt, done)
         intact = [path for path in damage.checkpoint_steps(case.checkpoints) if damage.is_intact(path)]
-        if len(intact) < 2 or case.damaged:  # only ever the newest: one before it is intact
+        if len(intact) < 2 or case.damaged:  # only ever the newest, with an intact one before it
+            done.kind = "kill"
             return ONE_INTERVAL
         victim = case.rng.choice(damage.damageable(intact[-1]))
         before = victim.read_bytes()
         harm(victim, case.rng)
         case.damaged = victim.name != "last" and not damage.still_says_the_same(victim, before)
-        case.outcome.damaged += 1
         newest, before_it = (int(path.name.removeprefix("step_")) for path in (intact[-1], intact[-2]))
         return ONE_INTERVAL + newest - before_it
 
     return injure
 
 
-def disk_trouble(begin: Callable[[Case, Attempt], AbstractContextManager[None]]) -> Callable[[Case, Attempt], int]:
+def disk_trouble(begin: Callable[[Case, Attempt], AbstractContextManager[None]]) -> Kind:
     """Writing fails for a while. As configured, the run stops cleanly, or goes on and makes up for it later."""
 
-    def trouble(case: Case, attempt: Attempt) -> int:
+    def trouble(case: Case, attempt: Attempt, done: Injected) -> int:
         known = case.intact_step()
         with begin(case, attempt):
             code = attempt.wait(PATIENCE) if case.on_save_error == "stop" else _wait_for_complaint(case, attempt)
@@ -334,13 +335,14 @@ def run_dir_or_runs(case: Case) -> Path:
     return case.run_dir or case.directory / "runs"
 
 
-def second_process(case: Case, attempt: Attempt) -> int:
+def second_process(case: Case, attempt: Attempt, done: Injected) -> int:
     """Somebody resumes a run that is running: refused, and the run takes no harm. Then it is killed."""
     while not case.has_trained() and attempt.poll() is None:
         time.sleep(POLL)
     attempt.send(signal.SIGSTOP)  # it would go on meanwhile, perhaps to its end
     if case.status() == "finished" or attempt.poll() is not None:  # too late: it has let go of the run already
-        return kill(case, attempt)
+        done.kind = "kill"
+        return kill(case, attempt, done)
     intruder = case.launcher.start(["resume", str(case.run_dir), "-q"])
     try:
         code = intruder.wait(PATIENCE)
@@ -349,10 +351,10 @@ def second_process(case: Case, attempt: Attempt) -> int:
     finally:
         intruder.destroy()
         intruder.close()
-    return kill(case, attempt)
+    return kill(case, attempt, done)
 
 
-KINDS: dict[str, Callable[[Case, Attempt], int]] = {
+KINDS: dict[str, Kind] = {
     "kill": kill,
     "terminate": terminate,
     "interrupt": interrupt,
@@ -414,25 +416,25 @@ def inject(case: Case, fault: Fault) -> bool:
             return False
         done = Injected(fault.kind, fault.moment, case.phase(fault.moment), case.logged_step())
         sent = time.monotonic()
-        allowed = KINDS[fault.kind](case, attempt)
+        done.allowed_steps = KINDS[fault.kind](case, attempt, done)
         done.exit_code, done.seconds_to_exit = attempt.poll(), time.monotonic() - sent
         case.outcome.faults.append(done)
-        inspect(case, attempt, done, allowed)
+        inspect(case, attempt, done)
         return True
     finally:
         attempt.destroy()
         attempt.close()
 
 
-def inspect(case: Case, attempt: Attempt, done: Injected, allowed: int) -> None:
+def inspect(case: Case, attempt: Attempt, done: Injected) -> None:
     """What must be true of a run directory after any fault."""
     require(attempt.group_is_empty(10), "a process of the run lives on")
     expect_fallback(case, attempt)
     reached, kept = case.logged_step(), case.intact_step() or 0
     if case.has_trained():
         done.lost_steps = reached - kept
-        at_most = allowed + case.scenario.num_envs if allowed else 0  # the step of a save may overshoot by some environments
-        require(done.lost_steps <= at_most, f"{done}: step {reached} was reached, only {kept} is kept")
+        overshoot = case.scenario.num_envs if done.allowed_steps else 0  # several environments step past a multiple together
+        require(done.lost_steps <= done.allowed_steps + overshoot, f"{done}: step {reached} was reached, only {kept} is kept")
     case.furthest = max(case.furthest, reached)
 
 
