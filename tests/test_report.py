@@ -17,8 +17,10 @@ from support import CountingEnv, tiny_config
 from rl_training.cli import main
 from rl_training.experiment.yaml_files import dump_yaml
 from rl_training.runtime.training import train
+from rl_training.studies.comparison import compare
 from rl_training.studies.curves import align_curves, group_runs, load_runs
-from rl_training.studies.report import compare, gather_evidence, read_references, write_report
+from rl_training.studies.evidence import gather_evidence, read_references
+from rl_training.studies.report import write_report
 from rl_training.types import ConfigError
 
 

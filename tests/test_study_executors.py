@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from support import CountingEnv, assert_same_run, tiny_settings
 
@@ -32,10 +33,28 @@ SETTINGS = ["learning_rate=0.001", "learning_rate=0.0003"]
 
 def settings(**changes: Any) -> dict[str, Any]:
     given = {"total_timesteps": 120, "checkpoint_interval": 30, "eval_interval": 60, "log_interval": 30, **changes}
-    data = tiny_settings("sac", Path("unused"), **{"algo_kwargs": {"learning_starts": 50}, **given})
+    patient = {"algo_kwargs": {"learning_starts": 50}, "env_id": "test_study_executors:patient_pendulum"}
+    data = tiny_settings("sac", Path("unused"), **{**patient, **given})
     for key in ("seed", "output_dir", "torch_threads"):
         del data[key]
     return data
+
+
+class Patient(gym.Wrapper[Any, Any, Any, Any]):
+    """Slow as long as a file is there: time enough to do something to whoever plays it."""
+
+    def __init__(self, env: gym.Env[Any, Any], slow_while: str | None) -> None:
+        super().__init__(env)
+        self.slow_while = slow_while
+
+    def step(self, action: Any) -> Any:
+        if self.slow_while is not None and Path(self.slow_while).exists():
+            time.sleep(0.02)
+        return super().step(action)
+
+
+def patient_pendulum(slow_while: str | None = None) -> gym.Env[Any, Any]:
+    return Patient(gym.make("Pendulum-v1"), slow_while)
 
 
 class BrokenEnv(CountingEnv):
@@ -67,9 +86,14 @@ def assert_same_study(reference: Study, study: Study) -> None:
         assert_same_run(reference.directory / "runs" / spec["name"], Path(spec["run_dir"]))
 
 
+def slow_settings(directory: Path) -> dict[str, Any]:
+    """Settings of runs that :func:`once_it_has_saved` slows down."""
+    return settings(env_kwargs={"slow_while": str(directory / "slow")})
+
+
 @contextlib.contextmanager
-def once_it_has_saved(run_dir: Path, act: Callable[[int], None]) -> Iterator[None]:
-    """Have something done to the process that does a run, as soon as there is a checkpoint."""
+def once_it_has_saved(run_dir: Path, act: Callable[[int], None], slow: Path) -> Iterator[None]:
+    """Have something done to the process that does a run, as soon as there is a checkpoint; until then runs are slow."""
 
     def watch() -> None:
         while not gone.is_set():
@@ -80,6 +104,7 @@ def once_it_has_saved(run_dir: Path, act: Callable[[int], None]) -> Iterator[Non
                     return
             gone.wait(0.002)
 
+    slow.touch()
     gone = threading.Event()
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -88,6 +113,7 @@ def once_it_has_saved(run_dir: Path, act: Callable[[int], None]) -> Iterator[Non
     finally:
         gone.set()
         watcher.join()
+        slow.unlink(missing_ok=True)
 
 
 def kill(process: int) -> None:
@@ -110,8 +136,13 @@ def has_ended(process: int) -> bool:
 
 def completes_though_a_worker_is_killed(study: Study, executor: Executor | str) -> list[Event]:
     events: list[Event] = []
-    victim = study.directory / "runs" / SETTINGS[0] / "seed2"
-    with once_it_has_saved(victim, kill):
+    victim, slow = study.directory / "runs" / SETTINGS[0] / "seed2", study.directory.parent / "slow"
+
+    def kill_and_hurry(process: int) -> None:
+        kill(process)
+        slow.unlink()
+
+    with once_it_has_saved(victim, kill_and_hurry, slow):
         result = study.run(executor, on_event=events.append, **({"workers": 2} if isinstance(executor, str) else {}))
     assert result.exit_code == 0
     assert [event.run["name"] for event in events if event.kind == "lost"] == [f"{SETTINGS[0]}/seed2"]
@@ -123,7 +154,7 @@ def completes_though_a_worker_is_killed(study: Study, executor: Executor | str) 
 
 
 def test_processes_give_the_same_bits_though_one_is_killed(reference: Study, tmp_path: Path) -> None:
-    study = Study.create(settings(), seeds="1-4", grid=GRID, output_dir=tmp_path, name="s")
+    study = Study.create(slow_settings(tmp_path), seeds="1-4", grid=GRID, output_dir=tmp_path, name="s")
     lost = next(e for e in completes_though_a_worker_is_killed(study, "process") if e.kind == "lost")
     assert "it ended with signal 9" in lost.message
     assert_same_study(reference, study)
@@ -134,11 +165,11 @@ def test_ctrl_c_saves_and_sweep_goes_on(
     kind: str, reference: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text(dump_yaml(settings()))
+    config.write_text(dump_yaml(slow_settings(tmp_path)))
     command = ["sweep", str(config), "--grid", "algo_kwargs.learning_rate=1e-3,3e-4", "--seeds", "1-2", "--name", "s", "-q"]
     command += ["--output-dir", str(tmp_path), "--executor"]
     victim = tmp_path / "s" / "runs" / SETTINGS[0] / "seed1"
-    with once_it_has_saved(victim, interrupt_this):
+    with once_it_has_saved(victim, interrupt_this, tmp_path / "slow"):
         assert main([*command, kind]) == 130
     assert state_of(victim).status == "interrupted"
     assert f"rl-training sweep {tmp_path / 's'}" in capsys.readouterr().out
@@ -149,11 +180,14 @@ def test_ctrl_c_saves_and_sweep_goes_on(
 
 def test_workers_whose_parent_is_killed_save_and_leave(reference: Study, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text(dump_yaml(settings()))
+    config.write_text(dump_yaml(slow_settings(tmp_path)))
     command = ["sweep", str(config), "--grid", "algo_kwargs.learning_rate=1e-3,3e-4", "--seeds", "1", "--name", "s"]
     command += ["--output-dir", str(tmp_path), "--executor", "process", "--workers", "1"]
     parent = subprocess.Popen(
-        [sys.executable, "-m", "rl_training", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "rl_training", *command],
+        cwd=Path(__file__).parent,  # where the environment is
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     victim, workers = tmp_path / "s" / "runs" / SETTINGS[0] / "seed1", []
 
@@ -161,11 +195,11 @@ def test_workers_whose_parent_is_killed_save_and_leave(reference: Study, tmp_pat
         workers.append(worker)
         parent.kill()
 
-    with once_it_has_saved(victim, kill_parent):
+    with once_it_has_saved(victim, kill_parent, tmp_path / "slow"):
         parent.wait(timeout=120)
-    end = time.monotonic() + 60
-    while not has_ended(workers[0]) and time.monotonic() < end:
-        time.sleep(0.02)
+        end = time.monotonic() + 60
+        while not has_ended(workers[0]) and time.monotonic() < end:
+            time.sleep(0.02)
     assert state_of(victim).status == "interrupted"
     assert Study.open(tmp_path / "s").run("serial").exit_code == 0
     assert_same_study(reference, Study.open(tmp_path / "s"))
@@ -194,10 +228,15 @@ def test_a_lost_run_is_given_out_again_before_new_ones_but_not_for_ever(referenc
 
 def test_a_polite_request_to_a_worker_is_no_failure(tmp_path: Path) -> None:
     """SIGTERM from outside: the run saves, and goes on in the same worker."""
-    study = Study.create(settings(), seeds=1, output_dir=tmp_path, name="s")
-    kinds = []
+    study = Study.create(slow_settings(tmp_path), seeds=1, output_dir=tmp_path, name="s")
+    kinds, slow = [], tmp_path / "slow"
     executor = ProcessExecutor(1, log_dir=tmp_path / "logs")
-    with once_it_has_saved(Path(study.runs()[0]["run_dir"]), lambda process: os.kill(process, signal.SIGTERM)):
+
+    def ask_and_hurry(process: int) -> None:
+        os.kill(process, signal.SIGTERM)
+        slow.unlink()
+
+    with once_it_has_saved(Path(study.runs()[0]["run_dir"]), ask_and_hurry, slow):
         assert study.run(executor, on_event=lambda event: kinds.append(event.kind)).exit_code == 0
     assert kinds == ["started", "lost", "started", "finished"]
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["worker_1.log"]
@@ -296,7 +335,7 @@ def ray_cluster() -> Iterator[Any]:
 
 @pytest.mark.ray
 def test_ray_gives_the_same_bits_though_a_worker_is_killed(ray_cluster: Any, reference: Study, tmp_path: Path) -> None:
-    study = Study.create(settings(), seeds="1-4", grid=GRID, output_dir=tmp_path, name="s")
+    study = Study.create(slow_settings(tmp_path), seeds="1-4", grid=GRID, output_dir=tmp_path, name="s")
     lost = next(e for e in completes_though_a_worker_is_killed(study, "ray") if e.kind == "lost")
     assert "WorkerCrashedError" in lost.message
     assert_same_study(reference, study)
@@ -307,14 +346,14 @@ def test_ray_saves_when_interrupted_and_refuses_what_does_not_fit(
     ray_cluster: Any, reference: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text(dump_yaml(settings()))
+    config.write_text(dump_yaml(slow_settings(tmp_path)))
     command = ["sweep", str(config), "--grid", "algo_kwargs.learning_rate=1e-3,3e-4", "--seeds", "1", "--name", "s", "-q"]
     command += ["--output-dir", str(tmp_path), "--executor"]
     assert main([*command, "ray", "--cpus-per-run", "9999"]) == 2
     assert "a run asks for 9999 CPUs, and no machine of the Ray cluster has that" in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
     victim = tmp_path / "s" / "runs" / SETTINGS[0] / "seed1"
-    with once_it_has_saved(victim, interrupt_this):
+    with once_it_has_saved(victim, interrupt_this, tmp_path / "slow"):
         assert main([*command, "ray", "--workers", "1"]) == 130
     assert state_of(victim).status == "interrupted"
     assert main([*command, "serial"]) == 0

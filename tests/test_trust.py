@@ -530,6 +530,35 @@ def test_a_named_checkpoint_that_is_damaged_is_refused(run_dir: Path) -> None:
         predict_checkpoint(run_dir / "checkpoints" / "best", OBS)
 
 
+def test_pointers_that_a_crash_kept_from_being_written_are_made_up_for(run_dir: Path) -> None:
+    newest, best = newest_checkpoint(run_dir), run_dir / "checkpoints" / "best"
+    rewrite_manifest(newest, lambda manifest: manifest.update(is_best=True))
+    (run_dir / "checkpoints" / "last").write_text("step_000000090\n")
+    best.write_text("step_000000090\n")
+    resume_training(run_dir)  # it was finished: nothing is saved
+    assert newest_checkpoint(run_dir) == newest
+    assert find_checkpoint(best).path == newest
+
+
+def test_the_last_evaluation_is_in_the_last_checkpoint_also_after_an_interruption(tmp_path: Path) -> None:
+    """A signal in the evaluation of the last step: the checkpoint of that step is saved again when it has been made up for."""
+    config = tiny_config("sac", tmp_path, log_interval=50)
+    original = run_module.evaluate_policy
+
+    def interrupted(policy: Any, env: Any, **options: Any) -> Any:
+        if len(calls) == 2:  # after those of steps 40 and 80
+            os.kill(os.getpid(), signal.SIGINT)
+        calls.append(1)
+        return original(policy, env, **options)
+
+    calls: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "evaluate_policy", interrupted)
+        stopped = train(config)
+    assert stopped.stop_reason == "interrupted by SIGINT"
+    assert_same_run(train(config).run_dir, resume_training(stopped.run_dir).run_dir)
+
+
 def test_leftovers_of_a_killed_process_are_removed(run_dir: Path) -> None:
     leftovers = [run_dir / ".metadata.json.123.tmp", run_dir / "checkpoints" / ".last.123.tmp"]
     for path in leftovers:
@@ -893,6 +922,9 @@ def test_a_manifest_cannot_copy_files_about(run_dir: Path, tmp_path: Path) -> No
         lambda manifest: manifest.update(normalizer={"mean": "x"}),
         lambda manifest: manifest.update(normalizer={"mean": [0.0] * 7, "std": [1.0] * 7}),
         lambda manifest: manifest.update(source={}),
+        lambda manifest: manifest["evaluation"].update(best="good"),
+        lambda manifest: manifest["evaluation"].update(best={"eval_return_mean": "x"}),
+        lambda manifest: manifest.update(latest_metrics={"critic_loss": "x"}),
         lambda manifest: manifest["source"].update(returns=[]),
         lambda manifest: manifest["source"].update(rng={"bit_generator": "PCG64", "state": {"state": 10**60, "inc": 1}}),
     ],
@@ -918,6 +950,25 @@ def test_an_optimiser_that_does_not_fit_is_refused_before_the_run_goes_on(name: 
     checkpointing.save_file({name: torch.zeros(3)}, newest / "odd.safetensors")
     replace_part(newest, "optimizer", (newest / "odd.safetensors").read_bytes())
     with pytest.raises(CheckpointError, match=r"does not fit this run: .*optimiser"):
+        resume_training(newest)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("episodes", "actions.0", torch.full((3, 1), 7.0)),
+        ("episodes", "actions.0", torch.zeros(3, 2)),
+        ("episodes", "actions.0", torch.zeros(3, 1, dtype=torch.int64)),
+        ("replay", "rows", torch.full((5, 9), float("nan"))),
+        ("replay", "cursor", torch.tensor(10**6)),
+    ],
+)
+def test_tensors_that_no_run_could_have_saved(part: str, name: str, value: torch.Tensor, run_dir: Path) -> None:
+    newest = newest_checkpoint(run_dir)
+    tensors = Checkpoint(newest).tensors(part)
+    checkpointing.save_file({**tensors, name: value}, newest / "odd.safetensors")
+    replace_part(newest, part, (newest / "odd.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match="does not fit this run"):
         resume_training(newest)
 
 

@@ -240,7 +240,7 @@ def test_a_trial_whose_run_was_lost_is_judged_once(tmp_path: Path) -> None:
 
 
 def test_several_trials_at_a_time(tmp_path: Path) -> None:
-    result = tuning(tmp_path, pruner="median").run(4, "process", workers=2)
+    result = tuning(tmp_path, pruner="median").run(4, "process", workers=2, confirm=False)
     assert result.exit_code == 0
     assert len(result.trials) == 4
     assert all(len(trial["scores"]) == 2 for trial in result.trials)

@@ -23,6 +23,7 @@ SMALL_TQC = {"critic_hidden_sizes": [16, 16], "num_critics": 2}
 VARIANTS: dict[str, dict[str, Any]] = {
     "sac": {},
     "sac, two environments": {"num_envs": 2},
+    "sac, two processes": {"num_envs": 2, "vectorization": "async"},
     "sac, cosine schedule": {"learning_rate_schedule": {"type": "cosine", "warmup_steps": 20}},
     "sac, patience": {"early_stopping": {"patience": 20}, "eval_interval": 15},
     "td3": {"learning_rate_schedule": "linear"},

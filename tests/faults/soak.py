@@ -12,6 +12,7 @@ import json
 import random
 import shlex
 import shutil
+import statistics
 import sys
 import tempfile
 import threading
@@ -83,16 +84,16 @@ class Soak:
             shutil.rmtree(self.directory / f"run_{number:04d}")
 
 
-def largest(numbers: Iterable[float | None]) -> float | None:
-    """The maximum of those that are there."""
-    return max((number for number in numbers if number is not None), default=None)
+def largest(numbers: Iterable[float]) -> float | None:
+    """The maximum, if there are any."""
+    return max(numbers, default=None)
 
 
 def summarize(outcomes: list[Outcome]) -> dict[str, Any]:
     """The counts that the documentation shows."""
     faults = [fault for outcome in outcomes for fault in outcome.faults]
-    trained = [fault for fault in faults if fault.lost_steps is not None]
-    exits = largest(f.seconds_to_exit for f in faults if f.kind in POLITE)
+    losses = [(fault, fault.lost_steps) for fault in faults if fault.lost_steps is not None]
+    exits = [fault.seconds_to_exit for fault in faults if fault.kind in POLITE and fault.seconds_to_exit is not None]
     return {
         "runs": len(outcomes),
         "faults": len(faults),
@@ -105,11 +106,14 @@ def summarize(outcomes: list[Outcome]) -> dict[str, Any]:
         "faults_by_algorithm": dict(Counter(o.variant.split(",")[0] for o in outcomes for _ in o.faults).most_common()),
         "steps_of_a_run": STEPS,
         "checkpoint_interval": CHECKPOINT_INTERVAL,
-        "lost_steps_at_most": largest(f.lost_steps for f in trained if f.allowed_steps <= CHECKPOINT_INTERVAL),
+        "lost_steps_at_most": largest(lost for fault, lost in losses if fault.allowed_steps <= CHECKPOINT_INTERVAL),
         "lost_steps_at_most_besides_a_damaged_checkpoint": largest(
-            f.lost_steps - (f.allowed_steps - CHECKPOINT_INTERVAL) for f in trained if f.kind in DAMAGE
+            lost - (fault.allowed_steps - CHECKPOINT_INTERVAL) for fault, lost in losses if fault.kind in DAMAGE
         ),
-        "seconds_from_signal_to_exit_at_most": None if exits is None else round(exits, 2),
+        "seconds_from_signal_to_exit": {
+            "median": round(statistics.median(exits), 2) if exits else None,
+            "at_most": round(max(exits), 2) if exits else None,
+        },
         "problems": [f"{o.variant}, seed {o.seed}, {o.launcher}: {o.problem}" for o in outcomes if not o.identical],
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import json
 import logging
 import os
@@ -59,6 +60,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line. 0: done, 2: the user's mistake, 130: interrupted and saved, 1: a bug."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # text out of a file may have characters that the terminal does not
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _sigterm_like_sigint(), _environment_put_back():
             app(args=None if argv is None else list(argv), prog_name="rl-training")

@@ -12,7 +12,8 @@ import typer
 from rl_training.cli.options import NoUserCode
 
 if TYPE_CHECKING:
-    from rl_training.studies.report import Comparison, Summary
+    from rl_training.studies.comparison import Comparison
+    from rl_training.studies.evidence import Summary
 
 app = typer.Typer()
 
@@ -60,7 +61,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Scores side by side, and the probability that A is better; of a single study, its groups."""
-    from rl_training.studies.report import compare as compare_paths
+    from rl_training.studies.comparison import compare as compare_paths
 
     found = compare_paths(paths, metric="last" if metric is Score.last else "best")
     if as_json:

@@ -116,7 +116,11 @@ class Checkpoint:
         if not isinstance(content, dict) or "format_version" not in content:
             raise CheckpointError(f"{path} is not a checkpoint of rl_training")
         checksum = content.pop("checksum", None)
-        if checksum != _checksum(content):
+        try:
+            intact = checksum == _checksum(content)
+        except ValueError:  # a number like 1e400
+            intact = False
+        if not intact:
             raise CheckpointError(f"{path} does not match its own checksum: the checkpoint is damaged or was edited")
         content = migrate(content, source=str(path))
         _require_known_files(content.get("files"), path)
@@ -253,10 +257,10 @@ class CheckpointStore:
         """
         target = self.directory / checkpoint_name(step)
         with writing(target):
-            write_checkpoint(target, manifest=manifest, parts=parts)
-            write_atomically(self.directory / "last", target.name + "\n")
+            write_checkpoint(target, manifest={**manifest, "is_best": best}, parts=parts)
+            self._point("last", target)
             if best:
-                write_atomically(self.directory / "best", target.name + "\n")
+                self._point("best", target)
         self._rotate()
         return target
 
@@ -317,18 +321,33 @@ class CheckpointStore:
             return [str(error)]
         return []
 
-    def set_aside_after(self, checkpoint: Checkpoint) -> None:
-        """Rename damaged checkpoints newer than this one, or they would be taken for newer ones again; delete none."""
+    def adopt(self, checkpoint: Checkpoint) -> None:
+        """Make a checkpoint, from which a run is about to go on, the newest one, and finish what a crash kept from being done.
+
+        Damaged ones that are newer would be taken for newer ones again, so they are renamed; none is deleted. Pointers
+        are written if the process that saved the checkpoint did not live to write them.
+        """
         with writing(self.directory):
-            newer = [path for path in self.steps() if _step_of(path) > _step_of(checkpoint.path)]
-            for path in newer:
-                aside = path.with_name(f"damaged_{path.name}")
-                if taken := len(list(self.directory.glob(f"{aside.name}*"))):
-                    aside = aside.with_name(f"{aside.name}_{taken + 1}")
-                os.replace(path, aside)
-                logger.warning("The damaged %s is now called %s; delete it when you like", path.name, aside.name)
-            if newer or self._complaints_of_pointer():
-                write_atomically(self.directory / "last", checkpoint.path.name + "\n")
+            for path in self.steps():
+                if _step_of(path) > _step_of(checkpoint.path):
+                    self._set_aside(path)
+            self._point("last", checkpoint.path)
+            if checkpoint.manifest.get("is_best") is True:
+                self._point("best", checkpoint.path)
+
+    def _set_aside(self, path: Path) -> None:
+        aside = path.with_name(f"damaged_{path.name}")
+        if taken := len(list(self.directory.glob(f"{aside.name}*"))):
+            aside = aside.with_name(f"{aside.name}_{taken + 1}")
+        os.replace(path, aside)
+        logger.warning("The damaged %s is now called %s; delete it when you like", path.name, aside.name)
+
+    def _point(self, name: str, target: Path) -> None:
+        pointer = self.directory / name
+        with contextlib.suppress(CheckpointError):
+            if _pointed_to(pointer) == target:
+                return
+        write_atomically(pointer, target.name + "\n")
 
     def clean(self) -> None:
         """Put right what an earlier crash left half-done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -144,11 +145,9 @@ class Collector:
         self._rng.bit_generator.state = data["rng"]
         self._returns = np.array(data["returns"], dtype=np.float64)
         self._lengths = np.array(data["lengths"], dtype=np.int64)
-        if (
-            not self._returns.shape == self._lengths.shape == (len(self._obs),)
-            or not 0 <= self.buffer.cursor < self.buffer.capacity
-        ):
-            raise ValueError("the episodes or the replay do not fit")
+        if not self._returns.shape == self._lengths.shape == (len(self._obs),):
+            raise ValueError("the returns and lengths of episodes are not those of as many environments")
+        self._require_sound_replay()
         self._recent = deque(((entry[0], entry[1]) for entry in data["recent"]), maxlen=RECENT_EPISODES)
         self.episodes = data["episodes"]
         episodes = parts["episodes"]
@@ -157,7 +156,29 @@ class Collector:
         states = [
             EpisodeState(number, episodes[f"actions.{index}"].numpy()) for index, number in enumerate(data["episode_numbers"])
         ]
+        for state in states:
+            self._require_valid_actions(state.actions)
         return self._restore_envs(states, episodes["obs"].numpy())
+
+    def _require_sound_replay(self) -> None:
+        """Rows out of a file are as sound as rows out of an environment."""
+        buffer = self.buffer
+        rows = buffer.rows[: len(buffer)]
+        if not 0 <= buffer.cursor < buffer.capacity or not math.isfinite(rows.sum(dtype=torch.float64).item()):
+            raise ValueError("the replay has a write position or a number that it cannot have")
+        if self._env_spec.action_kind == "discrete":
+            actions = rows[:, buffer.obs_dim]
+            if not bool(((actions >= 0) & (actions < self._env_spec.num_actions) & (actions == actions.floor())).all()):
+                raise ValueError("the replay has actions that there are not")
+
+    def _require_valid_actions(self, actions: npt.NDArray[Any]) -> None:
+        spec = self._env_spec
+        low, high = self._scaler.low.reshape(spec.action_shape), self._scaler.high.reshape(spec.action_shape)
+        if spec.action_kind == "discrete":
+            low, high = np.array(spec.action_start), np.array(spec.action_start + spec.num_actions - 1)
+        fits = actions.dtype == self._scaler.dtype and actions.shape[1:] == spec.action_shape
+        if not fits or not ((actions >= low.astype(actions.dtype)) & (actions <= high.astype(actions.dtype))).all():
+            raise ValueError("the episodes have actions that the environment does not take")
 
     def _restore_envs(self, states: Sequence[EpisodeState], obs: FloatArray) -> bool:
         self._obs = self.envs.restore(states)

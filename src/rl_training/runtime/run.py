@@ -91,7 +91,7 @@ class Run:
         self._last_log = self._last_eval = self._last_save = self._last_try = 0  # a try to save may fail
         self._last_eval_metrics: Metrics = {}
         self._best: dict[str, float] | None = None
-        self._best_unsaved = self._save_is_due = self._finishing = False
+        self._best_unsaved = self._row_unsaved = self._save_is_due = self._finishing = False
         self._on_cpu = next(iter(algorithm.networks())).device.type == "cpu"
         self._scheduled = config.learning_rate_schedule != ScheduleConfig(horizon=config.learning_rate_schedule.horizon)
         manifest = self._load(checkpoint) if checkpoint is not None else None
@@ -186,7 +186,8 @@ class Run:
                 self._log()
             if self._evaluates and (self._last_eval != self.step or not self._last_eval_metrics):
                 self._evaluate()
-        if self._last_save != self.step or self.checkpoint_path is None or self._best_unsaved or self.state.should_stop:
+        unsaved = self._last_save != self.step or self.checkpoint_path is None or self._best_unsaved or self._row_unsaved
+        if unsaved or self.state.should_stop:
             self._save()
         reason = f"interrupted by {self._signals.received}" if self.interrupted else self._stop_reason()
         result = TrainResult(self.directory, self.checkpoint_path, self._final_metrics(), reason)
@@ -221,6 +222,7 @@ class Run:
 
     def _write(self, row: Metrics) -> None:
         self._require_finite(row, kind="metric")
+        self._row_unsaved = True  # the manifest tells where the log stands
         with self._disk_errors("the log"):
             self._logs.write(self.step, row)
 
@@ -346,7 +348,7 @@ class Run:
         with self._clock.pause(), self._disk_errors("the checkpoint"):
             manifest["logs"] = self._logs.lengths()  # after the rows that a full disk held up, or not at all
             self.checkpoint_path = self._store.save(self.step, manifest=manifest, parts=parts, best=self._best_unsaved)
-            self._last_save, self._best_unsaved = self.step, False
+            self._last_save, self._best_unsaved, self._row_unsaved = self.step, False, False
 
     def _load(self, checkpoint: Checkpoint) -> dict[str, Any]:
         manifest = checkpoint.manifest
@@ -365,8 +367,9 @@ class Run:
             self.state.global_step, self.num_updates = trainer["global_step"], trainer["num_updates"]
             self.state.should_stop, self.state.stop_reason = trainer["should_stop"], trainer["stop_reason"]
             self._last_log, self._last_eval = trainer["last_log_step"], trainer["last_eval_step"]
-            self._latest.update(manifest["latest_metrics"])
-            self._last_eval_metrics, self._best = manifest["evaluation"]["last"], manifest["evaluation"]["best"]
+            self._latest.update(_numbers(manifest["latest_metrics"]))
+            self._last_eval_metrics, best = _numbers(manifest["evaluation"]["last"]), manifest["evaluation"]["best"]
+            self._best = best and {name: float(best[name]) for name in ("global_step", "eval_return_mean")}
             self.callbacks.load_state_dict(manifest["callbacks"])
         except UNFIT as error:
             raise CheckpointError(f"{checkpoint.path} does not fit this run: {error}") from None
@@ -379,3 +382,7 @@ class Run:
         self._last_save = self._last_try = self.step
         self.checkpoint_path = checkpoint.path
         return manifest
+
+
+def _numbers(metrics: dict[str, Any]) -> Metrics:
+    return {name: float(value) for name, value in metrics.items()}

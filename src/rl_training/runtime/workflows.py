@@ -206,6 +206,8 @@ _MANIFEST_OF_RUN: dict[str, type | tuple[type, ...]] = {
     "config.algo_kwargs": dict,
     "config.num_envs": int,
     "evaluation": dict,
+    "evaluation.last": dict,
+    "evaluation.best": (dict, NoneType),
     "latest_metrics": dict,
     "callbacks": list,
 }
@@ -253,20 +255,21 @@ def _locate(path: Path, run_dir: Path | None, *, branching: bool) -> Checkpoint 
         delete_temporaries(run_dir)
         store.clean()
     if path.absolute() in (run_dir, store.directory, store.directory / "last"):
-        newest = store.newest()
-        if newest is None:
+        intact = store.newest()
+        if intact is None:
             logger.warning("%s has no checkpoint yet: the run starts from its first step", path)
-        elif not branching:
-            store.set_aside_after(newest)
-        return newest
-    checkpoint = find_checkpoint(path)
-    checkpoint.verify()
-    name = store.steps()[-1].name
-    if not branching and name != checkpoint.path.name:
-        raise CheckpointError(
-            f"{checkpoint.path.name} is not the newest checkpoint of {run_dir} ({name} is). Resume the run directory, "
-            "or give a run suffix to branch off into a new one"
-        )
+            return None
+        checkpoint = intact
+    else:
+        checkpoint = find_checkpoint(path)
+        checkpoint.verify()
+        if not branching and (newest := store.steps()[-1].name) != checkpoint.path.name:
+            raise CheckpointError(
+                f"{checkpoint.path.name} is not the newest checkpoint of {run_dir} ({newest} is). Resume the run directory, "
+                "or give a run suffix to branch off into a new one"
+            )
+    if not branching:
+        store.adopt(checkpoint)
     return checkpoint
 
 
