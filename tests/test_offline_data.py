@@ -49,9 +49,7 @@ def test_rewards_are_scaled_by_the_range_of_returns(tmp_path: Path) -> None:
     np.testing.assert_allclose(scaled.numpy(), np.array([1, 2, 5, -1, -1]) * 500 / 7 + 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("rewards", "ends", "message"), [([1, 2], [1], "fewer than two"), ([1, 1, 2], [1, 2], "same return")]
-)
+@pytest.mark.parametrize(("rewards", "ends", "message"), [([1, 2], [1], "fewer than two"), ([1, 1, 2], [1, 2], "same return")])
 def test_rewards_that_cannot_be_scaled(rewards: list[float], ends: list[int], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
         load_dataset(config_for(data_file(tmp_path, rewards, ends), tmp_path), SPEC, None)
