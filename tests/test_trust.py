@@ -103,10 +103,13 @@ import os, sys, time
 from pathlib import Path
 from rl_training.experiment.lock import run_lock
 with run_lock(Path(sys.argv[1])):
-    if sys.argv[2] == "forks" and os.fork() == 0:
-        time.sleep(60)  # a child that outlives its parent, as an environment's own worker may
-        os._exit(0)
-    print("held", flush=True)
+    if sys.argv[2] == "forks":
+        if os.fork() == 0:
+            print("held", flush=True)
+            time.sleep(60)  # a child that outlives its parent, as an environment's own worker may
+            os._exit(0)
+    else:
+        print("held", flush=True)
     time.sleep(60)
 """
 
@@ -680,7 +683,8 @@ def test_presets_end_soon_after_a_signal(preset: str, number: signal.Signals, tm
     signalled = time.monotonic()
     _, message = process.communicate(timeout=60)
     assert process.returncode == 130, message
-    assert time.monotonic() - signalled < 10  # two seconds on a machine that does nothing else
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    assert time.monotonic() - signalled < 2 * max(1.0, load)
     assert status(run_dir)["status"] == "interrupted"
     find_checkpoint(run_dir).verify()
 

@@ -166,6 +166,11 @@ class WarmPython:
         return answer
 
 
+def answer_ctrl_c() -> None:
+    """A shell lets the jobs it starts in the background ignore SIGINT, and they hand that on to what they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def one_thread() -> dict[str, str]:
     """The environment of a training process: one thread, so that many fit on a machine and sums are reproducible."""
     return {**os.environ, "OMP_NUM_THREADS": "1"}

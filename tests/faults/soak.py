@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .processes import CommandLine, Launcher, WarmPython
+from .processes import CommandLine, Launcher, WarmPython, answer_ctrl_c
 from .scenarios import CHECKPOINT_INTERVAL, STEPS, VARIANTS, Scenario
 from .supervisor import Outcome, possible_kinds, random_faults, reference_run, run_scenario
 
@@ -127,6 +127,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     parser.add_argument("--output", type=Path, help="also write the counts to this JSON file")
     arguments = parser.parse_args()
+    answer_ctrl_c()
 
     directory = Path(tempfile.mkdtemp(prefix="soak-"))
     soak = Soak(directory, seed=arguments.seed, minutes=arguments.minutes, faults=arguments.faults)

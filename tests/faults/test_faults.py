@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .damage import checkpoint_steps, damageable, flip_bit, is_intact, remove, truncate
-from .processes import CommandLine, Launcher, WarmPython
+from .processes import CommandLine, Launcher, WarmPython, answer_ctrl_c
 from .scenarios import Scenario
 from .supervisor import KINDS, Fault, Outcome, possible_kinds, reference_run, run_scenario
 
@@ -18,6 +18,7 @@ SLOWEST_EXIT = 10.0  # seconds from a signal to the end of the process, on a mac
 
 @pytest.fixture(scope="module")
 def warm() -> Iterator[WarmPython]:
+    answer_ctrl_c()
     with WarmPython() as launcher:
         yield launcher
 

@@ -468,16 +468,10 @@ _ways = {
     "branch": st.booleans(),
 }
 _recipes = st.fixed_dictionaries({**_mutated, **_ways})
-_errors = (ConfigError, DataError, CheckpointError)
+_errors = (ConfigError, DataError, CheckpointError, NumericsError)  # the last for weights that are sound files of NaN
 
 KINDS = (
-    Kind("checkpoint", recipes=_recipes, run=look, prepare=prepare, build=build, share=15),
-    Kind("evaluate", recipes=_recipes, run=evaluate, prepare=prepare, build=build, share=2, deadline=20),
-    Kind(
-        *("resume", _recipes, resume, prepare, build),
-        allowed=(*_errors, NumericsError),
-        share=4,
-        deadline=30,
-        may_stay=_stays_after_resume,
-    ),
+    Kind("checkpoint", _recipes, look, prepare, build, allowed=_errors, share=15),
+    Kind("evaluate", _recipes, evaluate, prepare, build, allowed=_errors, share=2, deadline=20),
+    Kind("resume", _recipes, resume, prepare, build, allowed=_errors, share=4, deadline=30, may_stay=_stays_after_resume),
 )

@@ -36,7 +36,7 @@ def judge(kind: Kind, recipe: Recipe, scratch: Path) -> Outcome:
     try:
         kind.run(recipe, scratch)
     except kind.allowed as error:
-        outcome = Outcome(type(error).__name__, str(error))
+        outcome = Outcome(next(allowed.__name__ for allowed in kind.allowed if isinstance(error, allowed)), str(error))
     except BaseException as error:  # pydantic and safetensors raise panics that are no Exceptions
         return Outcome("exception", f"{type(error).__name__} {_origin(error)}\n{traceback.format_exc()}")
     else:

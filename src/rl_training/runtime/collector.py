@@ -172,12 +172,14 @@ class Collector:
                 raise ValueError("the replay has actions that there are not")
 
     def _require_valid_actions(self, actions: npt.NDArray[Any]) -> None:
-        spec = self._env_spec
-        low, high = self._scaler.low.reshape(spec.action_shape), self._scaler.high.reshape(spec.action_shape)
+        """Refuse a stored episode with actions that the environment does not take."""
+        spec, dtype = self._env_spec, self._scaler.dtype
+        fits = actions.dtype == dtype and actions.shape[1:] == spec.action_shape
+        low, high = (bound.astype(dtype).reshape(-1) for bound in (self._scaler.low, self._scaler.high))
         if spec.action_kind == "discrete":
-            low, high = np.array(spec.action_start), np.array(spec.action_start + spec.num_actions - 1)
-        fits = actions.dtype == self._scaler.dtype and actions.shape[1:] == spec.action_shape
-        if not fits or not ((actions >= low.astype(actions.dtype)) & (actions <= high.astype(actions.dtype))).all():
+            low, high = np.array([spec.action_start]), np.array([spec.action_start + spec.num_actions - 1])
+        flat = actions.reshape(len(actions), len(low)) if fits else actions
+        if not fits or not ((flat >= low) & (flat <= high)).all():
             raise ValueError("the episodes have actions that the environment does not take")
 
     def _restore_envs(self, states: Sequence[EpisodeState], obs: FloatArray) -> bool:
