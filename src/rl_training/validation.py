@@ -78,8 +78,8 @@ def require_plain_data(data: Mapping[str, Any]) -> None:
 
 
 def _is_writable(text: str) -> bool:
-    """Neither a zero byte nor half of a surrogate pair."""
-    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+    """No zero byte, no half of a surrogate pair, and not the one sign that YAML writes and reads back as a space."""
+    return not any(character in "\0\x85" or "\ud800" <= character <= "\udfff" for character in text)
 
 
 def odd_values(data: Any) -> Iterator[Any]:

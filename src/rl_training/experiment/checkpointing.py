@@ -49,7 +49,7 @@ MANIFEST = "manifest.json"
 PARTS = ("weights", "optimizer", "replay", "rng", "episodes")
 LARGEST_MANIFEST = 64 * 2**20
 _FILES = {f"{part}.safetensors" for part in PARTS}
-_STEP = re.compile(r"step_([0-9]+)")
+_STEP = re.compile(r"step_([0-9]{1,20})")  # a longer name may be one that no file can have
 _LARGEST_POINTER = 4096
 
 Tensors = Mapping[str, torch.Tensor]

@@ -9,7 +9,7 @@ from typing import Any
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.yaml_files import parse_yaml, read_yaml_mapping
 from rl_training.types import ConfigError
-from rl_training.validation import require_plain_data, suggest
+from rl_training.validation import require_plain_data, shown, suggest
 
 PRESETS = Path(__file__).resolve().parent.parent / "assets" / "configs"
 
@@ -22,12 +22,21 @@ def list_presets() -> list[str]:
 def find_config(name: str | Path) -> Path:
     """A file that exists, else the packaged preset ``algo/name``, ``configs/algo/name.yaml``, from any directory."""
     path = Path(name)
-    if path.is_file():
+    if _is_file(path):
         return path
     preset = "/".join(path.with_suffix("").parts[-2:]) if path.suffix in (".yaml", ".yml") else str(name)
     if preset in list_presets():
         return PRESETS / f"{preset}.yaml"
-    raise ConfigError(f"there is no config file or preset {str(name)!r}{suggest(preset, list_presets())} (rl-training list)")
+    hint = suggest(preset, list_presets())
+    raise ConfigError(f"there is no config file or preset {shown(str(name))}{hint} (rl-training list)")
+
+
+def _is_file(path: Path) -> bool:
+    """Also of a name that no file can have: the system does not answer for one of thousands of characters."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def load_config(name: str | Path, overrides: Iterable[str] = ()) -> TrainConfig:
@@ -43,7 +52,7 @@ def read_config(path: Path, *, below: tuple[Path, ...] = ()) -> dict[str, Any]:
         return data
     if not isinstance(base, str):
         raise ConfigError(f"{path}: extends must name a preset or a file, got {base!r}")
-    parent = path.parent / base if (path.parent / base).is_file() else find_config(base)
+    parent = path.parent / base if _is_file(path.parent / base) else find_config(base)
     chain = (*below, path.resolve())
     if parent.resolve() in chain:
         raise ConfigError(f"{path}: extends leads in a circle, by way of {base}")

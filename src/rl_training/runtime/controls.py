@@ -57,7 +57,8 @@ class EarlyStoppingCallback(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put it back."""
-        self.best, self.evaluations_since_best = state["best"], state["evaluations_since_best"]
+        self.best = None if state["best"] is None else float(state["best"])
+        self.evaluations_since_best = int(state["evaluations_since_best"])
 
 
 def build_control_callbacks(config: TrainConfig) -> list[Callback]:
