@@ -57,13 +57,14 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=20_000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--only", choices=ALGORITHMS, nargs="+", default=list(ALGORITHMS))
+    parser.add_argument("--library", choices=LIBRARIES, nargs="+", default=list(LIBRARIES))
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     python_of("d3rlpy")
     os.environ["PENDULUM_DATA"] = str(arguments.data.resolve())
     jobs = [
         {"algo": algo, "data": data, "library": library, "seed": seed, "updates": arguments.updates}
-        for seed, algo, data, library in itertools.product(arguments.seeds, arguments.only, FILES, LIBRARIES)
+        for seed, algo, data, library in itertools.product(arguments.seeds, arguments.only, FILES, arguments.library)
     ]
     results = run_missing(
         jobs,

@@ -93,11 +93,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", choices=["sac", "td3", "redq"], nargs="+", default=["sac", "td3", "redq"])
+    parser.add_argument("--library", choices=["rl_training", "sb3"], nargs="+", default=["rl_training", "sb3"])
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     python_of("sb3")
     results = run_missing(
-        [job for job in wanted(arguments.steps, arguments.seeds) if job["algo"] in arguments.only],
+        [
+            job
+            for job in wanted(arguments.steps, arguments.seeds)
+            if job["algo"] in arguments.only and job["library"] in arguments.library
+        ],
         results=RESULTS,
         script=ROOT / "benchmarks" / "beside_sb3_run.py",
         interpreter=lambda job: sys.executable if job["library"] == "rl_training" else python_of("sb3"),

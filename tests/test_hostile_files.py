@@ -26,6 +26,7 @@ from support import REPOSITORY, newest_checkpoint, tiny_config
 
 from rl_training.cli import main
 from rl_training.experiment.checkpointing import find_checkpoint
+from rl_training.runtime.numerics import dump_non_finite
 from rl_training.runtime.training import train
 from rl_training.types import CheckpointError
 
@@ -320,6 +321,16 @@ def test_a_manifest_that_is_a_pickle_or_leads_elsewhere(
     assert "link" in assert_refused(["predict", str(checkpoint), "--obs", "[0, 0, 0]"], canary, capsys)
     (run_dir / "checkpoints" / "best").write_text(f"{intact}\n")
     assert_refused(["eval", str(run_dir / "checkpoints" / "best")], canary, capsys)
+
+
+@pytest.mark.parametrize("name", ["report.json", "weights.safetensors", "batch.safetensors"])
+def test_a_dump_that_carries_code(name: str, tmp_path: Path, canary: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dump = tmp_path / "nonfinite_step_4"
+    report = {"tensor": "loss", "kind": "loss", "value": "nan", "step": 4, "update": 1}
+    dump_non_finite(dump, report, weights={"w": torch.ones(2)}, batch={"obs": torch.ones(2, 3)})
+    assert main(["doctor", str(dump)]) == 0
+    pickled(Bomb(canary), dump / name)
+    assert_refused(["doctor", str(dump)], canary, capsys)
 
 
 # -- code on purpose ---------------------------------------------------------------------------------------------------
