@@ -55,9 +55,9 @@ def ours(job: dict[str, Any]) -> tuple[Act, float]:
         dataset={"kind": "hdf5", "path": str(data_file(job))},
         algo_kwargs={"batch_size": BATCH, "hidden_sizes": [WIDTH, WIDTH], **SETTINGS[job["algo"]]},
     )
-    started = time.monotonic()
+    started = time.process_time()
     result = train(config)
-    return Policy.from_checkpoint(result.run_dir).predict, time.monotonic() - started
+    return Policy.from_checkpoint(result.run_dir).predict, time.process_time() - started
 
 
 def d3rlpy(job: dict[str, Any]) -> tuple[Act, float]:
@@ -112,7 +112,7 @@ def d3rlpy(job: dict[str, Any]) -> tuple[Act, float]:
         ),
     }[job["algo"]]()
     learner = config.create(device="cpu:0")
-    started = time.monotonic()
+    started = time.process_time()
     learner.fit(
         dataset,
         n_steps=job["updates"],
@@ -120,7 +120,7 @@ def d3rlpy(job: dict[str, Any]) -> tuple[Act, float]:
         show_progress=False,
         logger_adapter=NoopAdapterFactory(),
     )
-    return lambda obs: learner.predict(obs[None])[0], time.monotonic() - started
+    return lambda obs: learner.predict(obs[None])[0], time.process_time() - started
 
 
 def score(act: Act, episodes: int) -> float:

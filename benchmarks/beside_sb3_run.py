@@ -55,9 +55,9 @@ def ours(job: dict[str, Any]) -> tuple[Act, Curve, float]:
         output_dir=RUNS,
         algo_kwargs={"learning_starts": RANDOM_STEPS, "learning_rate": 3e-4, **job["overrides"]},
     )
-    started = time.monotonic()
+    started = time.process_time()
     result = train(config)
-    seconds = time.monotonic() - started
+    seconds = time.process_time() - started
     rows = [json.loads(line) for line in (Path(result.run_dir) / "metrics.jsonl").read_text().splitlines()]
     curve = [(row["step"], row["eval/mean_reward"]) for row in rows if "eval/mean_reward" in row]
     return Policy.from_checkpoint(result.run_dir).predict, curve, seconds
@@ -88,10 +88,10 @@ def sb3(job: dict[str, Any]) -> tuple[Act, Curve, float]:
         model: Any = TD3("MlpPolicy", env, action_noise=NormalActionNoise(np.zeros(size), 0.1 * np.ones(size)), **common)
     else:
         model = SAC("MlpPolicy", env, **common)
-    started = time.monotonic()
+    started = time.process_time()
     evaluation = EvalCallback(Monitor(gym.make(job["env_id"])), n_eval_episodes=EVAL_EPISODES, eval_freq=EVAL_EVERY, verbose=0)
     model.learn(job["steps"], callback=_recorded(evaluation, curve := []))
-    seconds = time.monotonic() - started
+    seconds = time.process_time() - started
     return lambda obs: model.predict(obs, deterministic=True)[0], curve, seconds
 
 
