@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-Stream: TypeAlias = Literal["init", "explore", "sample", "episode", "evaluate", "data"]
-_STREAMS: dict[Stream, int] = {"init": 0, "explore": 1, "sample": 2, "episode": 3, "evaluate": 4, "data": 5}
+Stream: TypeAlias = Literal["init", "explore", "sample", "episode", "evaluate", "data", "ope"]
+_STREAMS: dict[Stream, int] = {"init": 0, "explore": 1, "sample": 2, "episode": 3, "evaluate": 4, "data": 5, "ope": 6}
 
 
 def stream_seed(seed: int, stream: Stream, *path: int) -> int:

@@ -273,6 +273,10 @@ class TransitionDataset:
         """The same transitions with observations standardised by the dataset's own mean and std."""
         return self._with(normalizer=ObservationNormalizer.of(self.rows[:, : self.layout.obs_dim]))
 
+    def untransformed(self) -> TransitionDataset:
+        """The same transitions with rewards and observations as they were recorded, and without returns-to-go."""
+        return self._with(reward_scaling=RewardScaling(), normalizer=None, extras={})
+
     # -- identity and state ------------------------------------------------------------------------------------------
 
     def fingerprint(self) -> str:

@@ -16,6 +16,7 @@ from rl_training.data.dataset_loaders import load_transition_dataset
 from rl_training.data.file_readers import minari_metadata
 from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.offline_mixers import MixedDataset, mix_transition_datasets
+from rl_training.data.transforms import RewardScaling
 from rl_training.data.transition_rows import build_dataset
 from rl_training.envs.factory import EnvFactory, make_env
 from rl_training.envs.spec import ActionScaler
@@ -36,9 +37,9 @@ def load_dataset(config: TrainConfig, env_spec: EnvSpec | None, env: str | EnvFa
     settings = config.dataset or DatasetConfig()
     seed = stream_seed(config.seed, "sample")
     if settings.kind != "mix":
-        dataset = _load_source(settings, config, env_spec, env)
+        dataset = load_source(settings, env_spec, env, config.env_kwargs)
     else:
-        parts = [_load_source(part, config, env_spec, env) for part in settings.parts]
+        parts = [load_source(part, env_spec, env, config.env_kwargs) for part in settings.parts]
         weights = [part.weight for part in settings.parts]
         if settings.size is None:
             own = [_transformed(part, config).with_seed(seed + 1 + index) for index, part in enumerate(parts)]
@@ -51,10 +52,16 @@ def load_dataset(config: TrainConfig, env_spec: EnvSpec | None, env: str | EnvFa
 
 
 def _transformed(dataset: TransitionDataset, config: TrainConfig) -> TransitionDataset:
+    scaling = reward_scaling(dataset, config)
+    return dataset.with_reward_transform(scaling.scale, scaling.shift, scaling.clip_min, scaling.clip_max)
+
+
+def reward_scaling(dataset: TransitionDataset, config: TrainConfig) -> RewardScaling:
+    """What a run's learner sees of the rewards of a dataset."""
     reward, factor = config.reward, 1.0
     if config.dataset is not None and config.dataset.normalize_rewards:
         factor = 1000.0 / return_range(dataset)
-    return dataset.with_reward_transform(factor * reward.scale, reward.shift, reward.clip_min, reward.clip_max)
+    return RewardScaling(factor * reward.scale, reward.shift, reward.clip_min, reward.clip_max)
 
 
 def return_range(dataset: TransitionDataset) -> float:
@@ -68,14 +75,15 @@ def return_range(dataset: TransitionDataset) -> float:
     return float(returns.max() - returns.min())
 
 
-def _load_source(
-    source: DatasetSource, config: TrainConfig, env_spec: EnvSpec | None, env: str | EnvFactory | None
+def load_source(
+    source: DatasetSource, env_spec: EnvSpec | None, env: str | EnvFactory | None, env_kwargs: dict[str, Any]
 ) -> TransitionDataset:
+    """One source of transitions as it was recorded, but for actions, which are scaled to [-1, 1]."""
     if source.kind == "random":
         if env is None or env_spec is None:
             raise ConfigError("dataset.kind random plays an environment: set env_id")
         return collect_random_dataset(
-            make_env(env, config.env_kwargs), env_spec, size=source.size or RANDOM_SIZE, seed=source.seed or 0
+            make_env(env, env_kwargs), env_spec, size=source.size or RANDOM_SIZE, seed=source.seed or 0
         )
     low: Any = source.action_low
     high: Any = source.action_high

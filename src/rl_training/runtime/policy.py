@@ -47,15 +47,19 @@ class Policy:
 
     def act(self, obs: npt.NDArray[np.float32], *, deterministic: bool = True) -> npt.NDArray[Any]:
         """Environment actions for checked observations ``(batch, obs_dim)``."""
+        return self._scaler.to_env(self.unscaled_actions(obs, deterministic=deterministic))
+
+    def unscaled_actions(self, obs: npt.NDArray[np.float32], *, deterministic: bool = True) -> npt.NDArray[Any]:
+        """The same actions in the algorithm's own units: in [-1, 1], or indices from 0."""
         with torch.inference_mode():
             observations = torch.from_numpy(obs)
             if self.normalizer is not None:
                 observations = self.normalizer(observations)
             actions = self.algorithm.act(observations.to(self._device), deterministic=deterministic)
-        chosen = actions.cpu().numpy()
+        chosen: npt.NDArray[Any] = actions.cpu().numpy()
         if not all_finite(chosen):  # an environment may take it and carry on as if nothing were wrong
             raise bad_entry("action", "action", chosen, {"obs": obs, "actions": chosen})
-        return self._scaler.to_env(chosen)
+        return chosen
 
     def _as_batch(self, obs: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
         shape = self.env_spec.obs_shape
