@@ -168,3 +168,14 @@ def _bounds(model: type[BaseModel], name: str, context: dict[str, Any]) -> str:
         if key in context:
             return f"{sign} {context[key]:g}"
     return ""
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -145,6 +145,9 @@ def train(
     total_timesteps: Annotated[int | None, typer.Option(help="Override the budget.")] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Where the run directory is made.")] = None,
     overrides: Overrides = [],  # noqa: B006 - typer wants a plain default
+    track: Annotated[
+        list[str], typer.Option("--track", metavar="wandb|mlflow", help="Also send metrics there; may be given twice.")
+    ] = [],  # noqa: B006
     run_suffix: Annotated[str | None, typer.Option(help="Appended to the run directory's name.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     quiet: Quiet = False,
@@ -155,7 +158,7 @@ def train(
     from rl_training.experiment.presets import load_config as load
     from rl_training.experiment.yaml_files import dump_yaml
 
-    flags = {"seed": seed, "total_timesteps": total_timesteps, "output_dir": output_dir}
+    flags = {"seed": seed, "total_timesteps": total_timesteps, "output_dir": output_dir, "tracking": track or None}
     overrides = [
         *overrides,
         *(f"{key}={json.dumps(str(v) if isinstance(v, Path) else v)}" for key, v in flags.items() if v is not None),

@@ -171,6 +171,18 @@ class DatasetConfig(DatasetSource):
         return self if self.kind == "mix" else super()._file_is_named()  # type: ignore[operator]
 
 
+class TrackingOptions(Settings):
+    """How a run appears in the services named by ``tracking``."""
+
+    project: str = Field("rl-training", min_length=1, description="project of W&B, experiment of MLflow")
+    group: str | None = Field(None, description="group of W&B, a tag of MLflow")
+    tags: tuple[str, ...] = Field((), description="words to find the run by")
+    entity: str | None = Field(None, description="user or team of W&B; the login's own if none")
+    mlflow_uri: str | None = Field(
+        None, description="MLflow's store; $MLFLOW_TRACKING_URI, or mlflow.db beside the run directory, if none"
+    )
+
+
 class TrainConfig(Settings):
     """Everything that defines a run. Same configuration and same thread count: same bits."""
 
@@ -205,6 +217,8 @@ class TrainConfig(Settings):
     )
     log_interval: int = Field(500, ge=1, description="steps between rows of metrics.jsonl")
     tensorboard: bool = Field(True, description="also write TensorBoard events")
+    tracking: tuple[Literal["wandb", "mlflow"], ...] = Field((), description="also send metrics there: wandb, mlflow, or both")
+    tracking_options: TrackingOptions = Field(default_factory=TrackingOptions, description="project, group, tags and so on")
 
     device: str = Field("auto", description="auto takes the CPU for MLP-sized work; cpu, cuda, cuda:N, mps")
     torch_threads: int | None = Field(None, ge=1, description="intra-op threads; part of reproducibility")
@@ -251,6 +265,18 @@ class TrainConfig(Settings):
                 f"must hold text, finite numbers, lists and mappings, which checkpoints can keep; got {shown(value)}"
             )
         return kwargs
+
+    @field_validator("tracking", mode="before")
+    @classmethod
+    def _one_name_alone(cls, names: Any) -> Any:
+        return (names,) if isinstance(names, str) else names
+
+    @field_validator("tracking")
+    @classmethod
+    def _named_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError(f"must not name one twice, got {', '.join(names)}")
+        return names
 
     @field_validator("device")
     @classmethod

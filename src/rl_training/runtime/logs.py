@@ -1,4 +1,4 @@
-"""The log files of a run, together: rows to all of them, lengths for a checkpoint."""
+"""The logs of a run, together: rows to all of them, lengths of the files for a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rl_training.experiment.files import writing
 from rl_training.experiment.sinks import EvaluationsFile, JsonlSink, LogSink, TensorBoardSink
+from rl_training.experiment.tracking import Status, TrackingSink
 from rl_training.runtime.evaluation import Episode
 from rl_training.types import Metrics
 
@@ -15,15 +16,25 @@ LOG_FILES = ("metrics.jsonl", "evaluations.csv")
 
 
 class RunLogs:
-    """``metrics.jsonl``, ``evaluations.csv`` and TensorBoard. What could not be written is written with the next row."""
+    """``metrics.jsonl``, ``evaluations.csv``, TensorBoard, trackers. What could not be written is written with the next row."""
 
-    def __init__(self, directory: Path, *, tensorboard: bool, lengths: Mapping[str, int], resumed_at: int | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tensorboard: bool,
+        lengths: Mapping[str, int],
+        resumed_at: int | None,
+        trackers: Sequence[TrackingSink] = (),
+    ) -> None:
         with writing(directory):
             self._jsonl = JsonlSink(directory / "metrics.jsonl", length=lengths.get("metrics.jsonl", 0))
             self._evaluations = EvaluationsFile(directory / "evaluations.csv", length=lengths.get("evaluations.csv", 0))
         self._sinks: list[LogSink] = [self._jsonl]
         if tensorboard:
             self._sinks.append(TensorBoardSink(directory / "tensorboard", resumed_at=resumed_at))
+        self._trackers = trackers
+        self._sinks += trackers
 
     def write(self, step: int, row: Metrics) -> None:
         """Give every sink a row, also when one of them cannot write it; the first ``OSError`` is raised afterwards."""
@@ -49,6 +60,11 @@ class RunLogs:
     def lengths(self) -> dict[str, int]:
         """Bytes of each file, all of them on the disk; an ``OSError`` if a row could not be written."""
         return {"metrics.jsonl": self._jsonl.length(), "evaluations.csv": self._evaluations.length()}
+
+    def conclude(self, status: Status) -> None:
+        """Have the trackers know how the run ended."""
+        for tracker in self._trackers:
+            tracker.conclude(status)
 
     def close(self) -> None:
         """Let go of the files."""

@@ -20,6 +20,7 @@ from rl_training.experiment.config import ScheduleConfig, TrainConfig
 from rl_training.experiment.files import reason_of
 from rl_training.experiment.reference_scores import ReferenceReturns
 from rl_training.experiment.run_directory import update_metadata
+from rl_training.experiment.tracking import Status, open_trackers
 from rl_training.runtime.callbacks import CallbackList
 from rl_training.runtime.clock import Clock
 from rl_training.runtime.controls import build_control_callbacks, crossed
@@ -97,11 +98,13 @@ class Run:
         manifest = self._load(checkpoint) if checkpoint is not None else None
         elapsed = manifest["trainer"]["time_elapsed"] if manifest else 0.0
         self._clock = Clock(elapsed, step=self.step, updates=self.num_updates)
+        lengths = manifest["logs"] if manifest else {}
         self._logs = RunLogs(
             directory,
             tensorboard=config.tensorboard,
-            lengths=manifest["logs"] if manifest else {},
+            lengths=lengths,
             resumed_at=self.state.global_step if manifest else None,
+            trackers=open_trackers(config, directory, kept=lengths.get("metrics.jsonl", 0)),
         )
 
     # -- what the loops ask and tell ---------------------------------------------------------------------------------
@@ -191,7 +194,8 @@ class Run:
             self._save()
         reason = f"interrupted by {self._signals.received}" if self.interrupted else self._stop_reason()
         result = TrainResult(self.directory, self.checkpoint_path, self._final_metrics(), reason)
-        status = "interrupted" if self.interrupted else "finished"
+        status: Status = "interrupted" if self.interrupted else "finished"
+        self._logs.conclude(status)
         with self._disk_errors("the log"):
             self._logs.flush()
             update_metadata(self.directory, status=status, stop_reason=reason, metrics=result.metrics)

@@ -21,6 +21,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import reason_of, writing
 from rl_training.experiment.lock import run_lock
 from rl_training.experiment.run_directory import create_run_directory, update_metadata, write_config
+from rl_training.experiment.tracking import require_trackers
 from rl_training.runtime.collector import Collector
 from rl_training.runtime.logs import LOG_FILES
 from rl_training.runtime.offline_data import (
@@ -119,6 +120,7 @@ def execute(
     The directory is made last, when nothing the user gave can be wrong any more, unless ``run_dir`` names one, which the
     caller has locked. A new one (``new_dir``, or one that names itself) is locked here, for the whole run.
     """
+    require_trackers(config.tracking)
     with _torch_threads(config) as config, StopSignals() as signals:
         source = _env_source(config, env)
         env_spec = None if source is None else _describe(config, source)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from rl_training.experiment.files import read_bounded, reason_of
 from rl_training.experiment.yaml_files import read_yaml_mapping
 from rl_training.types import ConfigError
+from rl_training.validation import flatten
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Metric: TypeAlias = Literal["last", "best"]
@@ -31,6 +32,12 @@ BOOKKEEPING = frozenset(
         "output_dir",
         "log_interval",
         "tensorboard",
+        "tracking",
+        "tracking_options.project",
+        "tracking_options.group",
+        "tracking_options.tags",
+        "tracking_options.entity",
+        "tracking_options.mlflow_uri",
         "checkpoint_interval",
         "keep_last",
         "on_save_error",
@@ -282,17 +289,6 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
     constant = flat.get("learning_rate_schedule.type") == "constant" and not flat.get("learning_rate_schedule.warmup_steps")
     if constant:
         flat.pop("learning_rate_schedule.horizon", None)  # says nothing then
-    return flat
-
-
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings with dotted names."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
     return flat
 
 

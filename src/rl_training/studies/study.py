@@ -333,15 +333,17 @@ def require_free(directory: Path) -> None:
 
 
 def require_environments(settings: Iterable[Setting], imports: tuple[str, ...]) -> None:
-    """Make each environment once: what is wrong with one is told before a run begins, not by every run."""
+    """Make each environment once and look for trackers: what is missing is told before a run begins, not by every run."""
     from rl_training.envs.factory import make_env
     from rl_training.envs.spec import describe_env, require_actions
     from rl_training.experiment.registry import get_algorithm_spec
+    from rl_training.experiment.tracking import require_trackers
 
     import_modules(imports)
     seen: set[str] = set()
     for setting in settings:
         config = setting.config
+        require_trackers(config.get("tracking", ()))  # of an older study none
         task = json.dumps([config["algo"], config["env_id"], config["env_kwargs"]], sort_keys=True)
         if config["env_id"] is None or task in seen:
             continue
