@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_training.types import Batch, Metrics, Terms
@@ -39,7 +40,7 @@ def quantile_huber_loss(*, quantiles: Tensor, target_atoms: Tensor, taus: Tensor
     ``quantiles`` is ``(batch, critics, quantiles)``, ``target_atoms`` ``(batch, atoms)``, ``taus`` ``(quantiles,)``.
     """
     delta = target_atoms[:, None, None, :] - quantiles[..., None]  # (batch, critics, quantiles, atoms)
-    huber = torch.nn.functional.huber_loss(delta, torch.zeros_like(delta), reduction="none", delta=kappa) / kappa
+    huber = F.huber_loss(delta, torch.zeros_like(delta), reduction="none", delta=kappa) / kappa
     return ((taus[:, None] - (delta.detach() < 0).float()).abs() * huber).mean()
 
 
@@ -63,7 +64,7 @@ def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
     """Mean squared error of two tensors that must have one shape."""
     if prediction.shape != target.shape:
         raise ValueError(f"prediction {tuple(prediction.shape)} and target {tuple(target.shape)} differ in shape")
-    return (prediction - target).square().mean()
+    return F.mse_loss(prediction, target)
 
 
 def twin_critic_loss(*, q1: Tensor, q2: Tensor, target_q: Tensor) -> Terms:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from rl_training.algorithms.functional import flatten_parameters
 
@@ -26,16 +27,16 @@ class FlatAdam:
         sizes = [parameter.numel() for parameter in self.parameters]
         for parameter, view in zip(self.parameters, self._flat.grad.split(sizes), strict=True):
             parameter.grad = view.view_as(parameter)  # backward adds into the flat gradient
-        self._adam = torch.optim.Adam([self._flat], lr=learning_rate, fused=True)
-
-    @property
-    def learning_rate(self) -> float:
-        """The rate now in force: the base rate times the schedule's scale."""
-        return float(self._adam.param_groups[0]["lr"])
+        self.learning_rate = learning_rate  # now in force: the base rate times the schedule's scale
+        self._state = {
+            "step": torch.zeros((), dtype=torch.float32, device=self.values.device),
+            "exp_avg": torch.zeros_like(self.values),
+            "exp_avg_sq": torch.zeros_like(self.values),
+        }
 
     def scale_learning_rate(self, scale: float) -> None:
         """Set the rate to ``scale`` times the base rate."""
-        self._adam.param_groups[0]["lr"] = self.base_learning_rate * scale
+        self.learning_rate = self.base_learning_rate * scale
 
     def minimize(self, loss: Tensor, *, max_grad_norm: float | None = None) -> None:
         """One gradient step on ``loss``."""
@@ -45,20 +46,36 @@ class FlatAdam:
         loss.backward(inputs=self.parameters)
         if max_grad_norm is not None:
             nn.utils.clip_grad_norm_([self._flat], max_grad_norm)
-        self._adam.step()
+        self._step(gradient)
+
+    @torch.no_grad()
+    def _step(self, gradient: Tensor) -> None:
+        """torch's own Adam as a function: the optimiser object around it costs more than the step of a small network."""
+        adam(
+            [self.values],
+            [gradient],
+            [self._state["exp_avg"]],
+            [self._state["exp_avg_sq"]],
+            [],
+            [self._state["step"]],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self.learning_rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         """Moments and step count; empty before the first step."""
-        return {name: value for name, value in self._adam.state.get(self._flat, {}).items() if isinstance(value, Tensor)}
-
-    def _expected_state(self) -> dict[str, tuple[torch.Size, torch.dtype]]:
-        moment = (self._flat.shape, self._flat.dtype)
-        return {"step": (torch.Size(()), torch.float32), "exp_avg": moment, "exp_avg_sq": moment}
+        return dict(self._state) if self._state["step"].item() > 0 else {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Put back what :meth:`state_dict` gave. Raises ``ValueError`` where names, shapes or types differ."""
-        if state and {name: (value.shape, value.dtype) for name, value in state.items()} != self._expected_state():
+        expected = {name: (value.shape, value.dtype) for name, value in self._state.items()}
+        if state and {name: (value.shape, value.dtype) for name, value in state.items()} != expected:
             raise ValueError("the optimiser's state does not fit its parameters")
-        self._adam.state.clear()
-        if state:
-            self._adam.state[self._flat] = {name: value.clone() for name, value in state.items()}
+        for name, value in self._state.items():
+            value.copy_(state[name]) if state else value.zero_()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rl_training.models.mlp import MLP
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+LOG_CONSTANT = 0.5 * math.log(2.0 * math.pi) + 2.0 * math.log(2.0)  # of each dimension of a squashed Gaussian's log-density
 ACTION_LIMIT = 1.0 - 1e-6  # data actions are pulled this far inside (-1, 1), where atanh is finite
 
 
@@ -39,7 +40,7 @@ class SquashedGaussianActor(nn.Module):
         """Reparameterised actions with their log-densities."""
         mean, log_std = self(obs)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
-        pre_tanh = mean + log_std.exp() * noise
+        pre_tanh = torch.addcmul(mean, log_std.exp(), noise)
         return SampledActions(torch.tanh(pre_tanh), squashed_logprobs(noise, log_std, pre_tanh))
 
     def logprobs(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -54,11 +55,24 @@ class SquashedGaussianActor(nn.Module):
         return torch.tanh(mean)
 
 
+def squashed_from_plain(plain: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of a :class:`SquashedGaussianActor` that has the layers, mean and log-std of a plain Gaussian one.
+
+    What the plain policy takes as its mean is squashed by the new one: tanh(mean), about the same where it is small.
+    """
+    squashed = {name: tensor for name, tensor in plain.items() if name != "log_std"}
+    last = max(int(name.split(".")[2]) for name in squashed)
+    weight, bias = (squashed[f"net.layers.{last}.{kind}"] for kind in ("weight", "bias"))
+    squashed[f"net.layers.{last}.weight"] = torch.cat((weight, torch.zeros_like(weight)))
+    squashed[f"net.layers.{last}.bias"] = torch.cat((bias, plain["log_std"]))
+    return squashed
+
+
 def squashed_logprobs(noise: Tensor, log_std: Tensor, pre_tanh: Tensor) -> Tensor:
     """log N(noise; 0, 1) - log std - log(1 - tanh(u)^2), summed over action dimensions.
 
-    log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which stays finite where 1 - tanh(u)^2 underflows.
+    log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which stays finite where 1 - tanh(u)^2 underflows. The constants of
+    all dimensions are added once, after the sum.
     """
-    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
-    correction = 2.0 * (math.log(2.0) - pre_tanh - F.softplus(-2.0 * pre_tanh))
-    return (gaussian - correction).sum(dim=-1)
+    per_dimension = 2.0 * (F.softplus(-2.0 * pre_tanh) + pre_tanh) - log_std - 0.5 * noise.square()
+    return per_dimension.sum(dim=-1) - noise.shape[-1] * LOG_CONSTANT
