@@ -151,4 +151,5 @@ SPEC = AlgorithmSpec(
     hyperparameters=AWACHyperparameters,
     build_model=build_model,
     learner=AWAC,
+    continues_as=("awac", "sac"),
 )

@@ -250,7 +250,9 @@ class Algorithm(ABC):
 class AlgorithmSpec:
     """One line of the registry: all that the rest of the package needs to know of a method.
 
-    ``build_model`` makes the networks for a task; ``model_argument`` is the learner's keyword for them.
+    ``build_model`` makes the networks for a task; ``model_argument`` is the learner's keyword for them. ``continues_as``
+    names the methods under which an agent of this one can be fine-tuned online, ``when_finetuned`` the hyper-parameters
+    that a fine-tuning run of this method has unless told otherwise.
     """
 
     name: str
@@ -261,6 +263,8 @@ class AlgorithmSpec:
     build_model: Callable[[EnvSpec, Any], nn.Module]
     learner: type[Algorithm]
     model_argument: str = "model"
+    continues_as: tuple[str, ...] = ()
+    when_finetuned: Mapping[str, Any] = field(default_factory=dict)
 
     # Training, evaluating and predicting live in layers above this one and are the same for every method, so they are
     # named here, like the entry points of a package, and looked up when used.

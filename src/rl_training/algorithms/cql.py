@@ -16,6 +16,9 @@ With ``lagrange`` the penalty is  alpha' cql_alpha sum_i (mean (L_i - Q_i) - tar
 with the bare gap (as in CORL), not with cql_alpha times the gap (as in the authors' code). alpha' = exp(log alpha') in
 [0, 1e6] starts at 1, moves at the critics' learning rate, and grows while the gap is above its target.
 
+With ``calibrated`` (Cal-QL, Nakamoto et al., 2023, arXiv:2303.05479) Q_i(s, b_k) of the policy's actions counts as at least
+the return that followed in the data (``returns_to_go``): critics are not pressed below what was really reached.
+
 Deviations from the authors' code: critics before actor; CORL's 3 layers of 256, cql_alpha 10 and rate 3e-5 of actor and
 temperature, but its critics start orthogonally, these as PyTorch's linear layers do; no first steps of cloning.
 """
@@ -71,10 +74,18 @@ class CQLHyperparameters(TemperatureSettings, CriticHyperparameters):
     importance_sampling: bool = Field(True, description="divide by the density an action was drawn from")
     lagrange: bool = Field(False, description="tune the penalty's weight to hold target_action_gap")
     target_action_gap: float = Field(5.0, gt=0, description="gap between L and Q of the data to hold; with lagrange only")
+    calibrated: bool = Field(False, description="Cal-QL: do not press values below the returns of the data")
 
 
-def conservative_value(*, data_q: Tensor, sampled_q: Tensor, log_densities: Tensor | None) -> Tensor:
-    """L(s), ``(batch,)``; ``data_q`` is ``(batch,)``, the others ``(samples, batch)``; densities: importance sampling."""
+def conservative_value(
+    *, data_q: Tensor, sampled_q: Tensor, log_densities: Tensor | None, floors: Tensor | None = None
+) -> Tensor:
+    """L(s), ``(batch,)``; ``data_q`` is ``(batch,)``, the others ``(samples, batch)``; densities: importance sampling.
+
+    ``floors`` is what each sampled value counts as at least (Cal-QL); where it does, no gradient presses it down.
+    """
+    if floors is not None:
+        sampled_q = torch.maximum(sampled_q, floors)
     if log_densities is None:
         return torch.cat((data_q.unsqueeze(0), sampled_q)).logsumexp(dim=0)
     if sampled_q.shape != log_densities.shape:
@@ -179,13 +190,17 @@ class CQL(Algorithm):
         flat = self.model.q_values(obs.repeat(len(actions), 1), actions.flatten(0, 1))  # every action at its own s
         q1, q2 = (values.view(actions.shape[:2]) for values in flat)  # (1 + samples, batch)
         densities = sampled.logprobs if hp.importance_sampling else None
+        floors = None
+        if hp.calibrated:
+            floors = batch["returns_to_go"].repeat(len(sampled.actions), 1)
+            floors[: hp.num_cql_samples] = -math.inf  # of the policy's actions only
         multiplier = self.log_multiplier.exp().clamp(max=1e6)
         terms = cql_critic_loss(
             q1=q1[0],
             q2=q2[0],
             target_q=target_q,
-            ood_q1=conservative_value(data_q=q1[0], sampled_q=q1[1:], log_densities=densities),
-            ood_q2=conservative_value(data_q=q2[0], sampled_q=q2[1:], log_densities=densities),
+            ood_q1=conservative_value(data_q=q1[0], sampled_q=q1[1:], log_densities=densities, floors=floors),
+            ood_q2=conservative_value(data_q=q2[0], sampled_q=q2[1:], log_densities=densities, floors=floors),
             cql_alpha=hp.cql_alpha * multiplier.detach() if hp.lagrange else hp.cql_alpha,
             target_action_gap=hp.target_action_gap if hp.lagrange else 0.0,
         )
@@ -220,4 +235,5 @@ SPEC = AlgorithmSpec(
     hyperparameters=CQLHyperparameters,
     build_model=build_model,
     learner=CQL,
+    continues_as=("cql", "sac"),
 )

@@ -167,4 +167,6 @@ SPEC = AlgorithmSpec(
     hyperparameters=IQLHyperparameters,
     build_model=build_model,
     learner=IQL,
+    continues_as=("iql",),
+    when_finetuned={"actor_cosine_decay": False},
 )

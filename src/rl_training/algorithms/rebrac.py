@@ -5,6 +5,7 @@
              minimise  sum_i mean (Q_i(s, a) - y)^2
     actor    every policy_delay-th update, with Q = min_i Q_i(s, pi(s)) and lambda = 1 / mean |Q| constant:
              minimise  mean (actor_bc_weight sum_d (pi(s) - a)^2 - actor_q_weight lambda Q)
+             actor_bc_weight may fall linearly to actor_bc_final times itself, as the paper has it when fine-tuning online
     targets  on actor updates only:  theta' <- (1 - tau) theta' + tau theta
 
 ``next_action`` is the data's. Rows whose ``next_action_mask`` is 0 (cut by a time limit, so the data has none) have no
@@ -23,6 +24,7 @@ from typing import Any, ClassVar
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from rl_training.algorithms import td3
 from rl_training.algorithms.base import Algorithm, AlgorithmSpec, Choice, LayerSizes, Range, SearchSpace, UpdateResult
@@ -62,6 +64,21 @@ class ReBRACHyperparameters(TD3Settings):
     actor_bc_weight: float = Field(0.01, gt=0, description="weight of the policy's squared distance to the data's action")
     critic_bc_weight: float = Field(0.01, ge=0, description="the same for the next action, in the critic's target")
     actor_q_weight: float = Field(1.0, gt=0, description="weight of the normalised value in the actor's loss")
+    actor_bc_final: float = Field(1.0, ge=0, le=1, description="share of actor_bc_weight that is left when it has decayed")
+    actor_bc_decay_steps: int | None = Field(
+        None, ge=1, description="updates over which it decays; those of the budget when a run is configured, else it stays"
+    )
+
+    def resolved_for(self, total_timesteps: int) -> Self:
+        """Fix the length of the decay, so that extending a run does not stretch it."""
+        if self.actor_bc_decay_steps is not None or self.actor_bc_final == 1.0:
+            return self
+        return self.model_copy(update={"actor_bc_decay_steps": total_timesteps})
+
+    def actor_bc_weight_after(self, updates: int) -> float:
+        """The actor's weight after so many updates."""
+        progress = 0.0 if self.actor_bc_decay_steps is None else min(updates / self.actor_bc_decay_steps, 1.0)
+        return self.actor_bc_weight * (1.0 + (self.actor_bc_final - 1.0) * progress)
 
 
 def squared_distance(*, policy_actions: Tensor, actions: Tensor) -> Tensor:
@@ -132,6 +149,7 @@ class ReBRAC(Algorithm):
     def update(self, batch: Batch, *, global_step: int = 0) -> UpdateResult:
         """One critic step and, when it is due, one actor and target step."""
         obs, actions, next_obs, hp = batch["obs"], batch["actions"], batch["next_obs"], self.hp
+        weights = {name: getattr(hp, name) for name in WEIGHTS} | {"actor_bc_weight": hp.actor_bc_weight_after(self.updates)}
         with torch.no_grad():
             next_actions = smoothed(self.target.actions(next_obs), hp.policy_noise, hp.noise_clip, self.generator)
             next_q = torch.minimum(*self.target.q_values(next_obs, next_actions))
@@ -146,14 +164,14 @@ class ReBRAC(Algorithm):
             terms |= rebrac_actor_loss(
                 actor_q=torch.minimum(*self.model.q_values(obs, policy_actions)),
                 actor_bc_loss=squared_distance(policy_actions=policy_actions, actions=actions).mean(),
-                actor_bc_weight=hp.actor_bc_weight,
+                actor_bc_weight=weights["actor_bc_weight"],
                 actor_q_weight=hp.actor_q_weight,
             )
             self.actor_optimizer.minimize(terms["actor_loss"])
             polyak_update(self.target_critic_values, self.critic_optimizer.values, hp.tau)
             polyak_update(self.target_actor_values, self.actor_optimizer.values, hp.tau)
         self.updates += 1
-        return UpdateResult({**terms, **{name: getattr(hp, name) for name in WEIGHTS}})
+        return UpdateResult({**terms, **weights})
 
     def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
         """The policy's action, with exploration noise unless deterministic."""
@@ -187,4 +205,6 @@ SPEC = AlgorithmSpec(
     hyperparameters=ReBRACHyperparameters,
     build_model=build_model,
     learner=ReBRAC,
+    continues_as=("rebrac", "td3"),
+    when_finetuned={"critic_bc_weight": 0.0, "actor_bc_final": 0.5},
 )

@@ -117,4 +117,5 @@ SPEC = AlgorithmSpec(
     hyperparameters=TD3BCHyperparameters,
     build_model=build_model,
     learner=TD3BC,
+    continues_as=("td3_bc", "td3"),
 )

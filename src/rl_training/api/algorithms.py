@@ -17,6 +17,7 @@ from rl_training.experiment.checkpointing import find_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import delete, writing
 from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.runtime.finetuning import finetune
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.training import train
@@ -75,6 +76,28 @@ class ManagedAlgorithm:
         """Continue from the last checkpoint, to the configured or a larger budget."""
         self._require_trained()
         return self.learn(total_timesteps, callbacks=callbacks)
+
+    def finetune(
+        self,
+        env: str | EnvFactory | None = None,
+        *,
+        total_timesteps: int,
+        callbacks: Iterable[object] = (),
+        **settings: Any,
+    ) -> TrainResult:
+        """Go on online, in a run of its own, from what was learnt from data; this agent is then the fine-tuned one.
+
+        ``env`` is the agent's own environment if none. ``settings`` are ``offline_share``, ``updates_per_step``,
+        ``buffer_capacity``, ``dataset``, settings of a run and hyper-parameters. To go on as another method, see
+        :func:`rl_training.runtime.finetuning.finetune`.
+        """
+        chosen = self._env if env is None else env
+        result = finetune(self._require_trained(), chosen, total_timesteps=total_timesteps, callbacks=callbacks, **settings)
+        assert result.checkpoint_path is not None  # a run that returns has saved
+        self._env = None if isinstance(chosen, str) else chosen
+        self.config = config_of(find_checkpoint(result.checkpoint_path))
+        self._checkpoint, self._policy = result.checkpoint_path, None
+        return result
 
     def evaluate(self, num_episodes: int | None = None, *, seed: int | None = None, deterministic: bool = True) -> Metrics:
         """Play episodes; returns ``eval_return_mean`` and company."""

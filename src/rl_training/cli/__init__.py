@@ -13,7 +13,7 @@ import sys
 import textwrap
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +23,9 @@ import typer
 from rl_training import __version__
 from rl_training.cli.data import app as data_app
 from rl_training.cli.evidence import app as evidence_app
+from rl_training.cli.finetune import app as finetune_app
 from rl_training.cli.options import NO_USER_CODE, NoUserCode
+from rl_training.cli.running import EXIT_INTERRUPTED, run_and_tell
 from rl_training.cli.studies import register as register_study_commands
 from rl_training.types import ConfigError, UserError
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from rl_training.experiment.config import TrainConfig
     from rl_training.runtime.trainer import TrainResult
 
-EXIT_OK, EXIT_BUG, EXIT_USER_ERROR, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXIT_OK, EXIT_BUG, EXIT_USER_ERROR = 0, 1, 2
 
 app = typer.Typer(
     name="rl-training",
@@ -45,6 +47,7 @@ config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(evidence_app)
+app.add_typer(finetune_app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 Overrides = Annotated[
@@ -173,7 +176,7 @@ def train(
     def start(callbacks: list[object]) -> TrainResult:
         return run_training(loaded, callbacks=callbacks, run_suffix=run_suffix)
 
-    _run(start, quiet=quiet, as_json=as_json)
+    run_and_tell(start, quiet=quiet, as_json=as_json)
 
 
 @app.command()
@@ -195,7 +198,7 @@ def resume(
     def start(callbacks: list[object]) -> TrainResult:
         return resume_training(where, total_timesteps, run_suffix, callbacks=callbacks, ignore_stop=ignore_stop)
 
-    _run(start, quiet=quiet, as_json=as_json)
+    run_and_tell(start, quiet=quiet, as_json=as_json)
 
 
 @app.command("eval")
@@ -342,41 +345,3 @@ def _one(argument: Any, option: Any, what: str) -> Any:
     if (argument is None) == (option is None):
         raise ConfigError(f"give {what}" if argument is None else f"give it once: got {argument} and {option}")
     return option if argument is None else argument
-
-
-def _run(start: Callable[[list[object]], TrainResult], *, quiet: bool, as_json: bool) -> None:
-    """Run with a progress display and tell the result."""
-    from rich.console import Console
-
-    from rl_training.runtime.progress import ProgressDisplay
-
-    display = None if quiet else ProgressDisplay(console=Console(stderr=True))
-    try:
-        result = start([display] if display else [])
-    finally:
-        if display:
-            display.close()
-    interrupted = (result.stop_reason or "").startswith("interrupted")
-    if as_json:
-        print(json.dumps(result.to_dict()))
-    else:
-        _tell(result, interrupted)
-    if interrupted:
-        raise typer.Exit(EXIT_INTERRUPTED)
-
-
-def _tell(result: TrainResult, interrupted: bool) -> None:
-    """The result in words, and what to type next."""
-    metrics = result.metrics
-    if "eval_return_mean" in metrics and not interrupted:
-        episodes = int(metrics["eval_episodes"])
-        score = f"{metrics['eval_return_mean']:.1f} +/- {metrics['eval_return_std']:.1f}"
-        print(f"score       {score} ({episodes} episodes, deterministic)")
-    print(f"steps       {metrics['global_step']:.0f}" + (f" ({result.stop_reason})" if result.stop_reason else ""))
-    print(f"run         {result.run_dir}")
-    print("next")
-    if not interrupted:
-        print(f"  rl-training eval {result.run_dir}")
-    extend = "" if interrupted else f" --total-timesteps {int(metrics['global_step']) * 2}"
-    print(f"  rl-training resume {result.run_dir}{extend}")
-    print(f"  tensorboard --logdir {result.run_dir / 'tensorboard'}")

@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from rl_training.data.lazy_columns import Array, Column, row_blocks
+from rl_training.data.return_bounds import return_bounds
 from rl_training.data.transforms import ObservationNormalizer, RewardScaling
 from rl_training.types import ActionKind, Batch, DataError
 
@@ -268,6 +269,17 @@ class TransitionDataset:
         ends[self.episode_ends - 1] = True
         returns = compute_discounted_returns_to_go(self.rewards.numpy(), ends, gamma=gamma)
         return self._with(extras={**self.extras, "returns_to_go": torch.from_numpy(returns)})
+
+    def with_return_bounds(self, gamma: float) -> TransitionDataset:
+        """The same transitions with what each is known to lead to at least; see :mod:`rl_training.data.return_bounds`."""
+        if self.episode_ends is None:
+            raise DataError("bounds of returns need episode boundaries, which this dataset does not have")
+        bounds = return_bounds(self.rewards.numpy(), self.dones.numpy() > 0, self.episode_ends, gamma=gamma)
+        return self._with(extras={**self.extras, "returns_to_go": torch.from_numpy(bounds)})
+
+    def with_normalizer(self, normalizer: ObservationNormalizer | None) -> TransitionDataset:
+        """The same transitions with observations as an agent sees them, whatever data its normaliser is of."""
+        return self._with(normalizer=normalizer)
 
     def with_normalized_observations(self) -> TransitionDataset:
         """The same transitions with observations standardised by the dataset's own mean and std."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -51,6 +51,10 @@ class MixedDataset:
                 pieces.append(part.sample(count, device))
         common = set.intersection(*(set(piece) for piece in pieces))
         return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0] if name in common}
+
+    def map(self, change: Callable[[TransitionDataset], TransitionDataset]) -> MixedDataset:
+        """The mixture of the changed parts, drawn in the same order."""
+        return MixedDataset([change(part) for part in self.parts], self.shares.tolist(), seed=self.generator.initial_seed())
 
     def fingerprint(self) -> str:
         """The parts' fingerprints and shares."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,9 @@ class ReplayBuffer:
     """The last ``capacity`` transitions, drawn uniformly with replacement.
 
     A row is ``obs | action | reward | terminated | next_obs`` in float32, and for n-step transitions
-    (``with_discounts``) the discount of its bootstrap. ``dones`` of a batch means *terminated*;
-    a transition cut by a time limit is stored with 0 and the real last observation, and so bootstraps.
+    (``with_discounts``) the discount of its bootstrap, or (``with_returns``) a bound of the return that follows.
+    ``dones`` of a batch means *terminated*; a transition cut by a time limit is stored with 0 and the real last
+    observation, and so bootstraps.
     Memory is claimed by the operating system as rows are written, not when the buffer is made.
     """
 
@@ -31,13 +32,16 @@ class ReplayBuffer:
         *,
         action_kind: ActionKind = "continuous",
         with_discounts: bool = False,
+        with_returns: bool = False,
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
         self.capacity, self.obs_dim, self.action_dim, self.action_kind = capacity, obs_dim, action_dim, action_kind
         self.device = device  # where batches go; the rows stay in main memory
-        self.with_discounts = with_discounts
-        width = 2 * obs_dim + action_dim + 2 + with_discounts
+        if with_discounts and with_returns:
+            raise ValueError("rows have discounts (n-step transitions) or returns (single steps), not both")
+        self.extra = "discounts" if with_discounts else "returns_to_go" if with_returns else None  # name of the last column
+        width = 2 * obs_dim + action_dim + 2 + (self.extra is not None)
         try:
             self.rows = torch.empty((capacity, width), dtype=torch.float32)
         except RuntimeError:
@@ -62,9 +66,12 @@ class ReplayBuffer:
         rewards: npt.ArrayLike,
         next_obs: npt.ArrayLike,
         terminated: npt.ArrayLike,
-        discounts: npt.ArrayLike | None = None,
+        extra: npt.ArrayLike | None = None,
     ) -> None:
-        """Append ``n`` transitions, one per row of each argument; ``actions`` in [-1, 1] or indices."""
+        """Append ``n`` transitions, one per row of each argument; ``actions`` in [-1, 1] or indices.
+
+        ``extra`` are the discounts or returns of a buffer that has them.
+        """
         obs = np.asarray(obs, dtype=np.float32)
         count = len(obs)
         block = np.empty((count, self._array.shape[1]), dtype=np.float32)
@@ -74,12 +81,18 @@ class ReplayBuffer:
         block[:, second] = rewards
         block[:, second + 1] = terminated
         block[:, second + 2 : second + 2 + first] = next_obs
-        if self.with_discounts:
-            block[:, -1] = discounts
+        if self.extra is not None:
+            block[:, -1] = extra
         if not np.isfinite(block).all():
             self._refuse(block)
         for start in range(0, count, self.capacity):  # more rows than the whole buffer: the last ones stay
             self._write(block[start : start + self.capacity])
+
+    def set_returns(self, positions: Sequence[int], returns: FloatArray) -> None:
+        """Replace the returns of rows whose episode has ended."""
+        if self.extra != "returns_to_go":
+            raise ValueError("this buffer keeps no returns")
+        self._array[list(positions), -1] = returns
 
     def _write(self, block: FloatArray) -> None:
         head = min(len(block), self.capacity - self.cursor)
@@ -120,8 +133,8 @@ class ReplayBuffer:
             "dones": rows[:, second + 1],
             "next_obs": rows[:, second + 2 : second + 2 + first],
         }
-        if self.with_discounts:
-            batch["discounts"] = rows[:, -1]
+        if self.extra is not None:
+            batch[self.extra] = rows[:, -1]
         return batch
 
     def state_dict(self) -> dict[str, Tensor]:

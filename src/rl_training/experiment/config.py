@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import AlgorithmSpec, Hyperparameters
+from rl_training.experiment.finetune_config import FinetuneConfig, finetune_problems
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.types import ConfigError, Problem
 from rl_training.validation import Settings, describe_problems, nearest, odd_values, require_plain_data, shown, suggest
@@ -196,6 +197,7 @@ class TrainConfig(Settings):
     algo_kwargs: dict[str, Any] = Field(default_factory=dict, description="hyper-parameters of the algorithm")
 
     dataset: DatasetConfig | None = Field(None, description="transitions that an offline algorithm learns from")
+    finetune: FinetuneConfig | None = Field(None, description="go on online from the checkpoint of an offline agent")
     num_envs: int = Field(1, ge=1, description="environments stepped together")
     vectorization: Literal["sync", "async"] = Field("sync", description="in this process, or one process each")
     reward: RewardTransform = Field(default_factory=RewardTransform, description="rewards as the learner sees them")
@@ -289,6 +291,11 @@ class TrainConfig(Settings):
     def _settings_agree(self) -> Self:
         if self.early_stopping is not None and (self.eval_interval is None or self.eval_episodes == 0):
             raise ValueError("early_stopping looks at evaluations: set eval_interval and eval_episodes >= 1")
+        for name, value in self.finetune.loop_settings.items() if self.finetune else ():
+            if (given := self.algo_kwargs.get(name, value)) != value:
+                raise ValueError(
+                    f"algo_kwargs.{name} must be {value}, as the finetune section has it, or left out, got {given}"
+                )
         return self
 
     @property
@@ -306,13 +313,18 @@ class TrainConfig(Settings):
         schedule = self.learning_rate_schedule
         if schedule.horizon is None:
             schedule = schedule.model_copy(update={"horizon": self.total_timesteps})
-        hyperparameters = self.hyperparameters
-        settled = {
+        hyperparameters, finetune, updates = self.hyperparameters, self.finetune, self.total_timesteps
+        settled: dict[str, Any] = {}
+        if finetune is not None:
+            finetune = finetune.model_copy(update={"offline_share": finetune.offline_share.resolved_for(updates)})
+            updates *= finetune.updates_per_step
+            settled = {name: value for name, value in finetune.loop_settings.items() if hasattr(hyperparameters, name)}
+        settled |= {
             name: value
-            for name, value in dict(hyperparameters.resolved_for(self.total_timesteps)).items()
+            for name, value in dict(hyperparameters.resolved_for(updates)).items()
             if value != getattr(hyperparameters, name)
         }
-        return self.replace(learning_rate_schedule=schedule, algo_kwargs={**self.algo_kwargs, **settled})
+        return self.replace(learning_rate_schedule=schedule, finetune=finetune, algo_kwargs={**self.algo_kwargs, **settled})
 
     def replace(self, **changes: Any) -> TrainConfig:
         """A checked copy with some fields changed."""
@@ -363,6 +375,8 @@ def _loop_problems(data: Mapping[str, Any], spec: AlgorithmSpec | None) -> list[
     """Settings that only make sense for the other kind of learning."""
     if spec is None:
         return []
+    if data.get("finetune") is not None:
+        return finetune_problems(data, spec)
     if spec.loop == "online":
         problems = [] if "env_id" in data and data["env_id"] is not None else [Problem("env_id", "is required")]
         offline_only = [name for name in ("dataset", "max_epochs") if data.get(name) is not None]

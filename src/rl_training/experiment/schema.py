@@ -34,4 +34,7 @@ def config_schema() -> dict[str, Any]:
     # a schedule may be given by its name alone
     schedule = schema["properties"]["learning_rate_schedule"]
     schema["properties"]["learning_rate_schedule"] = {"anyOf": [{"type": "string"}, schedule]}
+    # and a share that stays by its number
+    finetune = definitions["FinetuneConfig"]["properties"]
+    finetune["offline_share"] = {"anyOf": [{"type": "number"}, finetune["offline_share"]]}
     return schema

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +14,19 @@ import torch
 from rl_training.algorithms.base import Algorithm, OnlineHyperparameters
 from rl_training.data.n_step import NStepQueue
 from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.return_bounds import RunningReturns
+from rl_training.data.transforms import ObservationNormalizer, RewardScaling
 from rl_training.envs.episodes import EpisodeState
-from rl_training.envs.factory import FloatArray, VectorEnv, VectorStep
+from rl_training.envs.factory import BoolArray, FloatArray, VectorEnv, VectorStep
 from rl_training.envs.spec import ActionScaler
 from rl_training.experiment.config import RewardTransform
 from rl_training.runtime.numerics import NonFiniteError, all_finite, bad_entry
 from rl_training.runtime.trainer import CollectResult
-from rl_training.types import EnvSpec, Metrics
+from rl_training.types import Batch, EnvSpec, Metrics
 
 RECENT_EPISODES = 100
+Row: TypeAlias = tuple[FloatArray, npt.NDArray[Any], FloatArray, FloatArray, BoolArray]
+"""``obs, actions, rewards, next_obs, terminated`` of one step of several environments."""
 
 
 class Collector:
@@ -37,13 +41,16 @@ class Collector:
         buffer: ReplayBuffer,
         algorithm: Algorithm,
         hyperparameters: OnlineHyperparameters,
-        reward: RewardTransform,
+        reward: RewardTransform | RewardScaling,
         seed: int,
+        normalizer: ObservationNormalizer | None = None,
+        running_returns: RunningReturns | None = None,
     ) -> None:
         self.envs, self.buffer, self.algorithm = envs, buffer, algorithm
         self._env_spec, self._scaler = env_spec, ActionScaler(env_spec)
         self._random_steps = hyperparameters.learning_starts
-        self._reward = None if reward == RewardTransform() else reward
+        self._reward = None if reward in (RewardTransform(), RewardScaling()) else reward
+        self._normalizer, self._running_returns = normalizer, running_returns
         n_step, gamma = getattr(hyperparameters, "n_step", 1), hyperparameters.gamma
         self._n_step = NStepQueue(n_step, gamma, num_envs=num_envs) if n_step > 1 else None
         self._rng = np.random.default_rng(seed)
@@ -71,8 +78,11 @@ class Collector:
         count = min(len(actions), limit)
         rewards = step.rewards if self._reward is None else transform_rewards(self._reward, step.rewards)
         # dones = terminated: where a time limit cut the episode, next_obs is its real last observation and bootstraps
-        row = (self._obs[:count], actions[:count], rewards[:count], step.next_obs[:count], step.terminated[:count])
-        if self._n_step is None:
+        obs, next_obs = self._seen(self._obs[:count]), self._seen(step.next_obs[:count])
+        row = (obs, actions[:count], rewards[:count], next_obs, step.terminated[:count])
+        if self._running_returns is not None:
+            self._add_with_returns(row, step)
+        elif self._n_step is None:
             self.buffer.add(*row)
         elif (complete := self._n_step.add(*row, step.truncated[:count])) is not None:
             self.buffer.add(*complete)
@@ -85,6 +95,26 @@ class Collector:
         returns = [self._end_episode(index) for index in ended]
         return CollectResult(count, num_episodes=len(ended), metrics={"episode_return_mean": float(np.mean(returns))})
 
+    def batches(self, batch_size: int, count: int, *, global_step: int) -> Iterator[Batch]:
+        """``count`` batches of what was collected; none as long as there is nothing (n-step transitions arrive late)."""
+        return self.buffer.sample_batches(batch_size, count) if len(self.buffer) > 0 else iter(())
+
+    def _seen(self, obs: FloatArray) -> FloatArray:
+        """Observations as the agent sees them."""
+        if self._normalizer is None:
+            return obs
+        seen: FloatArray = self._normalizer(torch.from_numpy(obs)).numpy()
+        return seen
+
+    def _add_with_returns(self, row: Row, step: VectorStep) -> None:
+        """Store rows with what is known of their returns, and put that right where an episode has ended."""
+        assert self._running_returns is not None
+        rewards = row[2]
+        positions = [(self.buffer.cursor + index) % self.buffer.capacity for index in range(len(rewards))]
+        self.buffer.add(*row, self._running_returns.add(positions, rewards))
+        for index in np.flatnonzero(step.terminated | step.truncated).tolist():
+            self.buffer.set_returns(*self._running_returns.end(index, terminated=bool(step.terminated[index])))
+
     def _choose_actions(self, global_step: int) -> npt.NDArray[Any]:
         """Actions in model space: uniformly random at first, then the algorithm's."""
         count = len(self._obs)
@@ -93,7 +123,7 @@ class Collector:
                 return self._rng.integers(self._env_spec.num_actions, size=count)
             return self._rng.uniform(-1, 1, (count, self._env_spec.action_dim)).astype(np.float32)
         with torch.inference_mode():
-            obs = torch.from_numpy(self._obs).to(self._device)
+            obs = torch.from_numpy(self._seen(self._obs)).to(self._device)
             actions = self.algorithm.explore(obs, global_step=global_step).cpu().numpy()
         if not all_finite(actions):  # an environment may take it and carry on as if nothing were wrong
             raise bad_entry("action", "action", actions, {"obs": self._obs, "actions": actions})
@@ -129,6 +159,8 @@ class Collector:
         episodes["obs"] = torch.from_numpy(self._obs)
         if self._n_step is not None:
             episodes |= self._n_step.state_dict()
+        if self._running_returns is not None:
+            episodes |= self._running_returns.state_dict()
         data = {
             "rng": self._rng.bit_generator.state,
             "episode_numbers": [state.episode for state in states],
@@ -153,6 +185,8 @@ class Collector:
         episodes = parts["episodes"]
         if self._n_step is not None:
             self._n_step.load_state_dict(episodes)
+        if self._running_returns is not None:
+            self._running_returns.load_state_dict(episodes)
         states = [
             EpisodeState(number, episodes[f"actions.{index}"].numpy()) for index, number in enumerate(data["episode_numbers"])
         ]
@@ -190,10 +224,12 @@ class Collector:
         self._returns[:], self._lengths[:] = 0.0, 0
         if self._n_step is not None:
             self._n_step.clear()
+        if self._running_returns is not None:
+            self._running_returns.clear()
         return False
 
 
-def transform_rewards(transform: RewardTransform, rewards: FloatArray) -> FloatArray:
+def transform_rewards(transform: RewardTransform | RewardScaling, rewards: FloatArray) -> FloatArray:
     """``clip(scale * reward + shift, clip_min, clip_max)``."""
     transformed = transform.scale * rewards + transform.shift
     if transform.clip_min is not None or transform.clip_max is not None:

@@ -174,7 +174,7 @@ def score_reference(config: TrainConfig) -> ReferenceReturns | None:
                     f"got {low!r:.80} and {high!r:.80}"
                 )
             return ReferenceReturns(float(low), float(high))
-    return reference_returns(config.env_id) if config.spec.loop == "offline" else None
+    return reference_returns(config.env_id) if config.spec.loop == "offline" or config.finetune else None
 
 
 def _is_real(value: object) -> bool:

@@ -74,6 +74,7 @@ class Run:
         normalizer: ObservationNormalizer | None = None,
         score_reference: ReferenceReturns | None = None,
         updates_per_epoch: float | None = None,
+        evaluates_at_start: bool = False,
     ) -> None:
         self.config, self.algorithm, self.env_spec, self.source = config, algorithm, env_spec, source
         self.directory = directory
@@ -85,6 +86,8 @@ class Run:
         self._policy = Policy(algorithm, env_spec, normalizer=normalizer)
         self._score_reference, self._updates_per_epoch = score_reference, updates_per_epoch
         self._evaluates = make_eval_env is not None and config.eval_episodes > 0
+        self._evaluates_at_start = evaluates_at_start and self._evaluates
+        self._at_start: float | None = None  # mean return before the first step, where it is asked for
         self._make_eval_env = make_eval_env
         self._eval_env: gym.Env[Any, Any] | None = None  # made at the first evaluation
         self._store = CheckpointStore(directory / "checkpoints", keep_last=config.keep_last)
@@ -142,6 +145,8 @@ class Run:
         for hook in self.callbacks.on_train_start:
             hook(self.state)
         self.apply_schedule()
+        if self._evaluates_at_start and self.step == 0 and self._at_start is None:
+            self._evaluate()
         self.do_due()
 
     def apply_schedule(self) -> None:
@@ -282,6 +287,8 @@ class Run:
 
     def _record_evaluation(self, episodes: list[Episode], metrics: Metrics) -> None:
         self._last_eval, self._last_eval_metrics = self.step, metrics
+        if self._evaluates_at_start and self.step == 0:
+            self._at_start = metrics["eval_return_mean"]
         with self._disk_errors("the log"):
             self._logs.write_episodes(self.step, episodes)
         row = {
@@ -301,6 +308,8 @@ class Run:
         metrics |= as_floats(self._latest) | self._last_eval_metrics
         if self._best is not None:
             metrics["best_eval_return_mean"] = self._best["eval_return_mean"]
+        if self._at_start is not None:
+            metrics["start_eval_return_mean"] = self._at_start
         metrics["learning_rate"] = self.algorithm.optimizers()[0].learning_rate
         if self._updates_per_epoch is not None:
             metrics["epoch"] = self.num_updates / self._updates_per_epoch
@@ -338,7 +347,7 @@ class Run:
             },
             "normalizer": normalizer_to_dict(self._policy.normalizer),
             "latest_metrics": as_floats(self._latest),
-            "evaluation": {"last": self._last_eval_metrics, "best": self._best},
+            "evaluation": {"last": self._last_eval_metrics, "best": self._best, "at_start": self._at_start},
             "counters": learner.counters,
             "source": source_data,
             "callbacks": self.callbacks.state_dict(),
@@ -374,6 +383,8 @@ class Run:
             self._latest.update(_numbers(manifest["latest_metrics"]))
             self._last_eval_metrics, best = _numbers(manifest["evaluation"]["last"]), manifest["evaluation"]["best"]
             self._best = best and {name: float(best[name]) for name in ("global_step", "eval_return_mean")}
+            at_start = manifest["evaluation"].get("at_start")
+            self._at_start = None if at_start is None else float(at_start)
             self.callbacks.load_state_dict(manifest["callbacks"])
         except UNFIT as error:
             raise CheckpointError(f"{checkpoint.path} does not fit this run: {error}") from None
