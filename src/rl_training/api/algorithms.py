@@ -18,6 +18,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import delete, writing
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.finetuning import finetune
+from rl_training.runtime.exporting import ExportedPolicy, ExportFormat, export_policy
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.training import train
@@ -28,7 +29,7 @@ DEFAULT_TIMESTEPS = 20_000
 
 
 class ManagedAlgorithm:
-    """An agent with its configuration: learn, evaluate, predict, save, load, resume.
+    """An agent with its configuration: learn, evaluate, predict, save, load, resume, export.
 
     Built from a :class:`TrainConfig`, or from an environment (an id or a factory) and settings by name: settings of a
     run (``seed``, ``num_envs``, ``eval_interval``, ...) and hyper-parameters of the algorithm may be mixed freely.
@@ -124,6 +125,10 @@ class ManagedAlgorithm:
         finally:
             delete(half_made)
         return target
+
+    def export(self, path: str | Path, *, format: ExportFormat | None = None) -> ExportedPolicy:
+        """Write the policy as one ONNX (``.onnx``) or TorchScript (``.pt``) file that runs without this package."""
+        return export_policy(self._require_trained(), path, format=format)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -22,6 +22,7 @@ import typer
 
 from rl_training import __version__
 from rl_training.cli.data import app as data_app
+from rl_training.cli.deployment import app as deployment_app
 from rl_training.cli.evidence import app as evidence_app
 from rl_training.cli.finetune import app as finetune_app
 from rl_training.cli.options import NO_USER_CODE, NoUserCode
@@ -47,6 +48,7 @@ config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(evidence_app)
+app.add_typer(deployment_app)
 app.add_typer(finetune_app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
@@ -225,7 +227,12 @@ def evaluate(
 
 @app.command()
 def predict(
-    path: CheckpointArgument = None,
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CHECKPOINT|FILE.onnx]", help="Run or checkpoint directory, last/best, or an exported policy."
+        ),
+    ] = None,
     checkpoint: CheckpointOption = None,
     obs: Annotated[
         str, typer.Option("--obs", help="An observation (or a list of them) as JSON, or - for standard input.")
@@ -236,16 +243,27 @@ def predict(
     """The action of a trained agent for an observation."""
     import numpy as np
 
-    from rl_training.runtime.workflows import predict_checkpoint
-
-    where = _one(path, checkpoint, "a run directory or checkpoint")
+    where = _one(path, checkpoint, "a run directory, a checkpoint or an ONNX file")
     text = sys.stdin.read() if obs == "-" else obs
     try:
         observation = json.loads(text)
     except ValueError:
         raise ConfigError(f"--obs must be a JSON list of numbers, got {text[:80]!r}") from None
-    action = np.asarray(predict_checkpoint(where, observation, deterministic=not stochastic)).tolist()
+    action = np.asarray(_predict(where, observation, stochastic)).tolist()
     print(json.dumps({"action": action} if as_json else action))
+
+
+def _predict(where: Path, observation: Any, stochastic: bool) -> Any:
+    """The action of an exported policy or of a checkpoint's."""
+    if where.suffix == ".onnx":
+        if stochastic:
+            raise ConfigError(f"{where} holds the deterministic policy only: leave --stochastic out, or use the checkpoint")
+        from rl_training.runtime.onnx_policy import OnnxPolicy
+
+        return OnnxPolicy(where).predict(observation)
+    from rl_training.runtime.workflows import predict_checkpoint
+
+    return predict_checkpoint(where, observation, deterministic=not stochastic)
 
 
 register_study_commands(app)

@@ -15,7 +15,8 @@ from rl_training.envs.spec import ActionScaler
 from rl_training.experiment.checkpointing import Checkpoint, find_checkpoint
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.numerics import all_finite, bad_entry
-from rl_training.types import CheckpointError, DataError, EnvSpec
+from rl_training.runtime.observations import as_batch
+from rl_training.types import CheckpointError, EnvSpec
 
 UNFIT = (LookupError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError)
 """What content of the wrong kind in a manifest or among tensors leads to."""
@@ -39,7 +40,7 @@ class Policy:
 
         Continuous actions have the action space's shape and dtype; a discrete action is a plain ``int``.
         """
-        batch, single = self._as_batch(obs)
+        batch, single = as_batch(obs, self.env_spec.obs_shape)
         actions = self.act(batch, deterministic=deterministic)
         if not single:
             return actions
@@ -60,23 +61,6 @@ class Policy:
         if not all_finite(chosen):  # an environment may take it and carry on as if nothing were wrong
             raise bad_entry("action", "action", chosen, {"obs": obs, "actions": chosen})
         return chosen
-
-    def _as_batch(self, obs: npt.ArrayLike) -> tuple[npt.NDArray[np.float32], bool]:
-        shape = self.env_spec.obs_shape
-        try:
-            array = np.array(obs, dtype=np.float32)
-        except (TypeError, ValueError):
-            raise DataError(f"an observation must be numbers of shape {shape}, got {str(obs)[:80]}") from None
-        if array.shape == shape:
-            array, single = array[np.newaxis], True
-        elif array.ndim == len(shape) + 1 and array.shape[1:] == shape:
-            single = False
-        else:
-            raise DataError(f"observation has shape {array.shape}, expected {shape}, or (batch, {shape[0]}) for a batch")
-        if not np.isfinite(array).all():
-            row, column = (int(index) for index in np.argwhere(~np.isfinite(array))[0])
-            raise DataError(f"observation {row} has the value {array[row, column]} at index {column}")
-        return array, single
 
 
 def load_policy(checkpoint: Checkpoint, *, device: str = "cpu") -> Policy:
