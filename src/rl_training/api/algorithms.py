@@ -17,8 +17,8 @@ from rl_training.experiment.checkpointing import find_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import delete, writing
 from rl_training.experiment.registry import get_algorithm_spec
-from rl_training.runtime.finetuning import finetune
 from rl_training.runtime.exporting import ExportedPolicy, ExportFormat, export_policy
+from rl_training.runtime.finetuning import finetune
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.training import train

@@ -48,8 +48,8 @@ config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(evidence_app)
-app.add_typer(deployment_app)
 app.add_typer(finetune_app)
+app.add_typer(deployment_app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 Overrides = Annotated[

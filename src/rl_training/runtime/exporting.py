@@ -1,8 +1,9 @@
 """A trained policy as one file that runs without this package: ONNX, or a TorchScript program.
 
-The file takes raw observations ``(batch, obs_dim)`` and gives actions as the environment takes them, ``(batch, *action_shape)``
-or ``(batch,)`` numbers of discrete actions: normalisation and scaling are inside. It holds the deterministic policy and
-nothing of the critics. Before it is moved into place, the written file is run beside :meth:`Policy.predict`.
+The file takes raw observations ``(batch, obs_dim)`` and gives actions as the environment takes them:
+``(batch, *action_shape)``, or ``(batch,)`` numbers of discrete actions. Normalisation and scaling are inside. It holds the
+deterministic policy and nothing of the critics. Before it is moved into place, the written file is run beside
+:meth:`Policy.predict`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from rl_training.types import CheckpointError, ConfigError
 
 
 class OnnxPolicy:
-    """What ``rl-training export`` wrote: observations in, environment actions out. ``metadata`` is what the file says of itself."""
+    """What ``rl-training export`` wrote: observations in, environment actions out; ``metadata`` is what it says of itself."""
 
     def __init__(self, path: str | Path) -> None:
         runtime = _onnxruntime()
