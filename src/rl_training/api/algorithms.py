@@ -92,6 +92,10 @@ class ManagedAlgorithm:
         ``buffer_capacity``, ``dataset``, settings of a run and hyper-parameters. To go on as another method, see
         :func:`rl_training.runtime.finetuning.finetune`.
         """
+        if "algo" in settings:
+            raise ConfigError(
+                f"a {type(self).__name__} stays one: to go on as {settings['algo']}, use runtime.finetuning.finetune"
+            )
         chosen = self._env if env is None else env
         result = finetune(self._require_trained(), chosen, total_timesteps=total_timesteps, callbacks=callbacks, **settings)
         assert result.checkpoint_path is not None  # a run that returns has saved
