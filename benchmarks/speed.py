@@ -17,7 +17,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -238,33 +237,6 @@ def race(comparison: Comparison, rounds: int) -> dict[str, Any]:
         "wanted": comparison.wanted,
         "rounds": rounds,
     }
-
-
-# -- start-up and memory ---------------------------------------------------------------------------------------------------
-
-
-def start_up(rounds: int) -> dict[str, Any]:
-    """From the command to the end of a run of one update, and the bare import."""
-    command = [sys.executable, "-m", "rl_training", "train", "sac/pendulum", "--quiet"]
-    settings = [
-        "max_updates=1",
-        "algo_kwargs.learning_starts=2",
-        "eval_episodes=0",
-        f"output_dir={ROOT / 'runs' / 'start_up'}",
-    ]
-    command += [part for setting in settings for part in ("--set", setting)]
-    importing = [sys.executable, "-c", "import rl_training"]
-    return {"first_update": timed(command, rounds), "import": timed(importing, rounds)}
-
-
-def timed(command: Sequence[str], rounds: int) -> float:
-    """Median seconds of a command, after one unmeasured call."""
-    seconds = []
-    for _ in range(rounds + 1):
-        started = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds[1:])
 
 
 # -- what comes out ---------------------------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ def whole_loop(work: dict[str, Any], gate: Gate) -> None:
             tensorboard=False,
             checkpoint_interval=None,
             torch_threads=work["threads"],
+            num_envs=work.get("num_envs", 1),
             output_dir=Path(directory),
             algo_kwargs=work["settings"],
         )
