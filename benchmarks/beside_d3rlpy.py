@@ -35,7 +35,7 @@ def cell(results: list[dict[str, Any]]) -> str:
 def table(results: list[dict[str, Any]]) -> str:
     """A row a method, a pair of columns a dataset."""
     lines = [
-        "| method | random data: rl_training | d3rlpy | replay data: rl_training | d3rlpy | CPU seconds a run, ours / d3rlpy |",
+        "| method | random data: rl_training | d3rlpy | replay data: rl_training | d3rlpy | CPU seconds, ours / d3rlpy |",
         "|---|---|---|---|---|---|",
     ]
     for algo in ALGORITHMS:

@@ -3,8 +3,8 @@
     python benchmarks/growth.py            # about ten minutes
     python benchmarks/growth.py batch      # axes whose name contains one of these
 
-Each axis varies one size of the pure update (sampling included; for environments: of the whole loop) and keeps the others as in
-the comparisons. Sizes take turns, several rounds, and the median counts. Results go to benchmarks/results/growth.json, the
+Each axis varies one size of the pure update (sampling included; for environments: of the whole loop) and keeps the others as
+in the comparisons. Sizes take turns, several rounds, and the median counts. Results go to benchmarks/results/growth.json, the
 table and docs/images/growth.png into docs/performance.md.
 """
 
