@@ -19,6 +19,8 @@ from rl_training.experiment.files import delete, writing
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.exporting import ExportedPolicy, ExportFormat, export_policy
 from rl_training.runtime.finetuning import finetune
+from rl_training.runtime.ope.checkpoints import Data, evaluate_off_policy
+from rl_training.runtime.ope.result import OPEResult
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.training import train
@@ -109,6 +111,13 @@ class ManagedAlgorithm:
         return evaluate_checkpoint(
             self._require_trained(), num_episodes, seed=seed, deterministic=deterministic, env=self._env
         )
+
+    def ope(self, dataset: Data | None = None, *, seed: int = 0, **settings: Any) -> OPEResult:
+        """Value this agent on a dataset (its own if none), without an environment; ``settings`` as ``updates``, ``gamma``.
+
+        See :func:`rl_training.runtime.ope.checkpoints.evaluate_off_policy`.
+        """
+        return evaluate_off_policy(self._require_trained(), dataset, seed=seed, **settings)
 
     def predict(self, obs: npt.ArrayLike, *, deterministic: bool = True) -> Any:
         """One valid environment action for one observation, a batch for a batch. The policy stays in memory."""

@@ -25,6 +25,7 @@ from rl_training.cli.data import app as data_app
 from rl_training.cli.deployment import app as deployment_app
 from rl_training.cli.evidence import app as evidence_app
 from rl_training.cli.finetune import app as finetune_app
+from rl_training.cli.ope import app as ope_app
 from rl_training.cli.options import NO_USER_CODE, NoUserCode
 from rl_training.cli.running import EXIT_INTERRUPTED, run_and_tell
 from rl_training.cli.studies import register as register_study_commands
@@ -49,6 +50,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(evidence_app)
 app.add_typer(finetune_app)
+app.add_typer(ope_app)
 app.add_typer(deployment_app)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
