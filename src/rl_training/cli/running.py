@@ -26,29 +26,19 @@ def run_and_tell(start: Callable[[list[object]], TrainResult], *, quiet: bool, a
     finally:
         if display:
             display.close()
-    interrupted = (result.stop_reason or "").startswith("interrupted")
     if as_json:
         print(json.dumps(result.to_dict()))
     else:
-        _tell(result, interrupted)
-    if interrupted:
+        _tell(result)
+    if result.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _tell(result: TrainResult, interrupted: bool) -> None:
+def _tell(result: TrainResult) -> None:
     """The result in words, and what to type next."""
-    metrics = result.metrics
-    if "eval_return_mean" in metrics and not interrupted:
-        episodes = int(metrics["eval_episodes"])
-        score = f"{metrics['eval_return_mean']:.1f} +/- {metrics['eval_return_std']:.1f}"
-        print(f"score       {score} ({episodes} episodes, deterministic)")
-    if "start_eval_return_mean" in metrics:
-        print(f"at start    {metrics['start_eval_return_mean']:.1f} (before the first update)")
-    print(f"steps       {metrics['global_step']:.0f}" + (f" ({result.stop_reason})" if result.stop_reason else ""))
-    print(f"run         {result.run_dir}")
-    print("next")
-    if not interrupted:
+    print(f"{result}\nnext")
+    if not result.interrupted:
         print(f"  rl-training eval {result.run_dir}")
-    extend = "" if interrupted else f" --total-timesteps {int(metrics['global_step']) * 2}"
+    extend = "" if result.interrupted else f" --total-timesteps {int(result.metrics['global_step']) * 2}"
     print(f"  rl-training resume {result.run_dir}{extend}")
     print(f"  tensorboard --logdir {result.run_dir / 'tensorboard'}")

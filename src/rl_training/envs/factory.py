@@ -85,6 +85,21 @@ def env_name(factory: EnvFactory) -> str:
     return path if importable else f"python:{name}"
 
 
+def factory_of(env: gym.Env[Any, Any]) -> EnvFactory:
+    """A function that makes environments like one that exists: a run needs several (to train on, to be evaluated on)."""
+    recipe = env.spec
+    if recipe is None:
+        raise ConfigError(
+            f"{env} cannot be made again, and a run needs several environments: pass a function that returns one, or its id"
+        )
+
+    def make(**changes: Any) -> gym.Env[Any, Any]:
+        return gym.make(recipe, **changes)
+
+    make.__qualname__ = make.__name__ = recipe.id
+    return make
+
+
 class VectorStep(NamedTuple):
     """One step of every environment. ``next_obs`` is where each transition led; ``obs`` is what to act on next.
 
