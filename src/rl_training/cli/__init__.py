@@ -156,6 +156,9 @@ def train(
         list[str], typer.Option("--track", metavar="wandb|mlflow", help="Also send metrics there; may be given twice.")
     ] = [],  # noqa: B006
     run_suffix: Annotated[str | None, typer.Option(help="Appended to the run directory's name.")] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Film an episode of each evaluation, to videos/ of the run.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     quiet: Quiet = False,
     no_user_code: NoUserCode = False,
@@ -165,7 +168,13 @@ def train(
     from rl_training.experiment.presets import load_config as load
     from rl_training.experiment.yaml_files import dump_yaml
 
-    flags = {"seed": seed, "total_timesteps": total_timesteps, "output_dir": output_dir, "tracking": track or None}
+    flags = {
+        "seed": seed,
+        "total_timesteps": total_timesteps,
+        "output_dir": output_dir,
+        "tracking": track or None,
+        "record_video": record or None,
+    }
     overrides = [
         *overrides,
         *(f"{key}={json.dumps(str(v) if isinstance(v, Path) else v)}" for key, v in flags.items() if v is not None),

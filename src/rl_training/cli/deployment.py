@@ -1,4 +1,4 @@
-"""``rl-training export``: what becomes of a trained agent."""
+"""``rl-training export`` and ``video``: what becomes of a trained agent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from rl_training.cli.options import NoUserCode
 
 app = typer.Typer()
 
@@ -45,3 +47,27 @@ def export(
         return
     print(f"{exported.format} policy written to {exported.path} ({exported.path.stat().st_size:,} bytes)")
     print(f"checked on {exported.observations:,} observations: largest difference {exported.largest_difference:.2g}")
+
+
+@app.command()
+def video(
+    checkpoint: Checkpoint,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write: .mp4 or .gif.")] = Path(
+        "video.mp4"
+    ),
+    episodes: Annotated[int, typer.Option("--episodes", "-n", help="Episodes to film, one after the other.")] = 1,
+    seed: Annotated[int | None, typer.Option(help="Seed of the episodes; the run's own if not given.")] = None,
+    fps: Annotated[float | None, typer.Option(help="Frames per second; the environment's own pace if not given.")] = None,
+    no_user_code: NoUserCode = False,
+    as_json: Json = False,
+) -> None:
+    """Film a trained agent at play, without a screen; each picture shows the step and the return so far."""
+    from rl_training.runtime.video import film_checkpoint
+
+    film = film_checkpoint(checkpoint, output, episodes=episodes, seed=seed, fps=fps)
+    if as_json:
+        print(json.dumps(film))
+        return
+    for number, episode in enumerate(film["episodes"], start=1):
+        print(f"episode {number}   return {episode['return']:.2f}, {episode['length']} steps")
+    print(f"video       {film['path']} ({film['frames']} pictures, {film['fps']:g} a second)")

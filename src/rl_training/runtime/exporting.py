@@ -224,7 +224,9 @@ def _is_a_tie(policy: Policy, obs: npt.NDArray[np.float32], choice: npt.NDArray[
 def random_observations(policy: Policy, *, seed: int = 0) -> npt.NDArray[np.float32]:
     """Observations like those of the data, where the agent knows its mean and spread; else small and larger numbers."""
     generator = np.random.default_rng(seed)
-    draws = generator.standard_normal((CHECKED_OBSERVATIONS, policy.env_spec.obs_dim))
-    if policy.normalizer is not None:
-        return (policy.normalizer.mean.numpy() + policy.normalizer.std.numpy() * draws).astype(np.float32)
-    return (draws * generator.choice([0.1, 1.0, 5.0], (CHECKED_OBSERVATIONS, 1))).astype(np.float32)
+    draws: npt.NDArray[np.float64] = generator.standard_normal((CHECKED_OBSERVATIONS, policy.env_spec.obs_dim))
+    if policy.normalizer is None:
+        draws = draws * generator.choice([0.1, 1.0, 5.0], (CHECKED_OBSERVATIONS, 1))
+    else:
+        draws = policy.normalizer.mean.numpy() + policy.normalizer.std.numpy() * draws
+    return draws.astype(np.float32)

@@ -50,7 +50,7 @@ class OnnxPolicy:
 
 def _onnxruntime() -> Any:
     try:
-        import onnxruntime
+        import onnxruntime  # type: ignore[import-untyped]
     except ModuleNotFoundError:
         raise ConfigError('running an ONNX file needs onnxruntime: pip install "rl-training[export]"') from None
     onnxruntime.set_default_logger_severity(3)  # errors only: it warns of graphics cards that are not there
