@@ -14,6 +14,7 @@ from typing_extensions import Self
 from rl_training.algorithms import ALGORITHMS
 from rl_training.algorithms.base import AlgorithmSpec, Hyperparameters
 from rl_training.experiment.finetune_config import FinetuneConfig, finetune_problems
+from rl_training.experiment.ope_config import OPE_METRICS, OPEConfig
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.types import ConfigError, Problem
 from rl_training.validation import Settings, describe_problems, nearest, odd_values, require_plain_data, shown, suggest
@@ -79,7 +80,7 @@ class RewardTransform(Settings):
 class EarlyStoppingConfig(Settings):
     """Stop when a metric reaches a value, or has not improved for more than ``patience`` evaluations."""
 
-    metric: str = Field("eval_return_mean", description="name of an evaluation or training metric")
+    metric: str = Field("eval_return_mean", description="name of an evaluation, training or ope/ metric")
     mode: Literal["max", "min"] = Field("max", description="whether larger or smaller is better")
     patience: int = Field(10, ge=0, description="evaluations without improvement that are tolerated")
     min_delta: float = Field(0.0, ge=0, description="a change must exceed this to count as improvement")
@@ -204,6 +205,7 @@ class TrainConfig(Settings):
 
     eval_interval: int | None = Field(5_000, ge=1, description="steps between evaluations; none: only at the end")
     eval_episodes: int = Field(10, ge=0, description="episodes of an evaluation; 0 turns evaluation off")
+    ope: OPEConfig | None = Field(None, description="evaluate by fitted Q evaluation on the way (offline)")
     early_stopping: EarlyStoppingConfig | None = Field(None, description="when to stop before the budget is spent")
     max_updates: int | None = Field(None, ge=1, description="budget of gradient steps, besides total_timesteps")
     max_epochs: float | None = Field(None, gt=0, description="budget in passes over the dataset (offline), besides the others")
@@ -289,8 +291,22 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> Self:
-        if self.early_stopping is not None and (self.eval_interval is None or self.eval_episodes == 0):
+        stopping = self.early_stopping
+        if stopping is not None and stopping.metric.startswith("ope/"):
+            if stopping.metric not in OPE_METRICS:
+                known = suggest(stopping.metric, OPE_METRICS)
+                raise ValueError(f"early_stopping.metric {stopping.metric!r} is not measured{known}")
+            if self.ope is None:
+                raise ValueError(
+                    f"early_stopping.metric {stopping.metric!r} is measured by off-policy evaluation: add a section "
+                    "ope: {interval: ...}"
+                )
+        elif stopping is not None and (self.eval_interval is None or self.eval_episodes == 0):
             raise ValueError("early_stopping looks at evaluations: set eval_interval and eval_episodes >= 1")
+        if self.ope is not None and self.finetune is not None:
+            raise ValueError("ope is for runs that learn from data alone; fine-tuning plays its environment")
+        if self.ope is not None and self.dataset is not None and self.dataset.kind == "mix":
+            raise ValueError("ope values a policy at the starts of episodes, which a mixture does not have")
         for name, value in self.finetune.loop_settings.items() if self.finetune else ():
             if (given := self.algo_kwargs.get(name, value)) != value:
                 raise ValueError(
@@ -379,7 +395,7 @@ def _loop_problems(data: Mapping[str, Any], spec: AlgorithmSpec | None) -> list[
         return finetune_problems(data, spec)
     if spec.loop == "online":
         problems = [] if "env_id" in data and data["env_id"] is not None else [Problem("env_id", "is required")]
-        offline_only = [name for name in ("dataset", "max_epochs") if data.get(name) is not None]
+        offline_only = [name for name in ("dataset", "max_epochs", "ope") if data.get(name) is not None]
         return problems + [Problem(name, f"is for offline algorithms; {spec.name} learns online") for name in offline_only]
     online_only = [name for name, idle in (("num_envs", 1), ("vectorization", "sync")) if data.get(name, idle) != idle]
     return [Problem(name, f"is for online algorithms; {spec.name} learns from data") for name in online_only]

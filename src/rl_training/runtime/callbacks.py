@@ -1,7 +1,7 @@
 """Callbacks: any object with some of these methods.
 
     on_train_start(trainer)           on_collect_end(trainer, collect_result)     on_update_end(trainer, update_result)
-    on_eval_end(trainer, metrics)     on_train_end(trainer, train_result)
+    on_eval_end(trainer, metrics)     on_ope_end(trainer, metrics)                on_train_end(trainer, train_result)
 
 ``trainer`` is a :class:`TrainerState`. A callback that also has ``state_dict()`` and ``load_state_dict(state)`` (plain
 JSON data) is saved in checkpoints and continues exactly after a resume.
@@ -16,7 +16,7 @@ from rl_training.algorithms.base import UpdateResult
 from rl_training.runtime.trainer import CollectResult, TrainerState, TrainResult
 from rl_training.types import ConfigError, Metrics
 
-HOOKS = ("on_train_start", "on_collect_end", "on_update_end", "on_eval_end", "on_train_end")
+HOOKS = ("on_train_start", "on_collect_end", "on_update_end", "on_eval_end", "on_ope_end", "on_train_end")
 
 
 class Callback:
@@ -34,6 +34,9 @@ class Callback:
     def on_eval_end(self, trainer: TrainerState, metrics: Metrics) -> None:
         """After each evaluation; ``metrics`` also holds the last update's."""
 
+    def on_ope_end(self, trainer: TrainerState, metrics: Metrics) -> None:
+        """After each off-policy evaluation; ``metrics`` has ``ope/fqe_value`` and company."""
+
     def on_train_end(self, trainer: TrainerState, result: TrainResult) -> None:
         """After the last checkpoint."""
 
@@ -50,6 +53,7 @@ class CallbackList:
         self.on_collect_end = self._hooks("on_collect_end")
         self.on_update_end = self._hooks("on_update_end")
         self.on_eval_end = self._hooks("on_eval_end")
+        self.on_ope_end = self._hooks("on_ope_end")
         self.on_train_end = self._hooks("on_train_end")
 
     def _hooks(self, name: str) -> list[Callable[..., Any]]:

@@ -27,7 +27,16 @@ class EarlyStoppingCallback(Callback):
         self.evaluations_since_best = 0
 
     def on_eval_end(self, trainer: TrainerState, metrics: Metrics) -> None:
-        """Judge one evaluation."""
+        """Judge one evaluation, if this looks at evaluations by playing."""
+        if not self.config.metric.startswith("ope/"):
+            self._judge(trainer, metrics)
+
+    def on_ope_end(self, trainer: TrainerState, metrics: Metrics) -> None:
+        """Judge one off-policy evaluation, if this looks at those."""
+        if self.config.metric.startswith("ope/"):
+            self._judge(trainer, metrics)
+
+    def _judge(self, trainer: TrainerState, metrics: Metrics) -> None:
         config = self.config
         if config.metric not in metrics:
             raise ConfigError(

@@ -27,6 +27,7 @@ from rl_training.runtime.controls import build_control_callbacks, crossed
 from rl_training.runtime.evaluation import Episode, evaluate_policy, evaluation_seeds, summarize
 from rl_training.runtime.logs import RunLogs
 from rl_training.runtime.numerics import Kind, NonFiniteError, first_non_finite, require_finite_weights, stopped_by
+from rl_training.runtime.ope.evaluation import OPEMonitor
 from rl_training.runtime.policy import UNFIT, Policy, normalizer_to_dict
 from rl_training.runtime.schedules import learning_rate_scale
 from rl_training.runtime.signals import StopSignals
@@ -74,6 +75,7 @@ class Run:
         normalizer: ObservationNormalizer | None = None,
         score_reference: ReferenceReturns | None = None,
         updates_per_epoch: float | None = None,
+        ope: OPEMonitor | None = None,
         evaluates_at_start: bool = False,
     ) -> None:
         self.config, self.algorithm, self.env_spec, self.source = config, algorithm, env_spec, source
@@ -89,11 +91,13 @@ class Run:
         self._evaluates_at_start = evaluates_at_start and self._evaluates
         self._at_start: float | None = None  # mean return before the first step, where it is asked for
         self._make_eval_env = make_eval_env
+        self._ope = ope
         self._eval_env: gym.Env[Any, Any] | None = None  # made at the first evaluation
         self._store = CheckpointStore(directory / "checkpoints", keep_last=config.keep_last)
         self._latest: dict[str, torch.Tensor | float] = {}  # of each term, its most recent value
         self._last_log = self._last_eval = self._last_save = self._last_try = 0  # a try to save may fail
         self._last_eval_metrics: Metrics = {}
+        self._last_ope, self._last_ope_metrics = 0, Metrics()
         self._best: dict[str, float] | None = None
         self._best_unsaved = self._row_unsaved = self._save_is_due = self._finishing = False
         self._on_cpu = next(iter(algorithm.networks())).device.type == "cpu"
@@ -183,6 +187,8 @@ class Run:
             self._log()
         if self._evaluates and crossed(config.eval_interval, self._last_eval, step):
             self._evaluate()
+        if self._ope is not None and crossed(self._ope.config.interval, self._last_ope, step):
+            self._evaluate_off_policy(self._ope)
         if self._save_is_due or crossed(config.checkpoint_interval, self._last_try, step):
             self._save()
 
@@ -194,6 +200,8 @@ class Run:
                 self._log()
             if self._evaluates and (self._last_eval != self.step or not self._last_eval_metrics):
                 self._evaluate()
+            if self._ope is not None and (self._last_ope != self.step or not self._last_ope_metrics):
+                self._evaluate_off_policy(self._ope)
         unsaved = self._last_save != self.step or self.checkpoint_path is None or self._best_unsaved or self._row_unsaved
         if unsaved or self.state.should_stop:
             self._save()
@@ -303,9 +311,19 @@ class Run:
             self._best = {"global_step": float(self.step), "eval_return_mean": metrics["eval_return_mean"]}
             self._best_unsaved = self._save_is_due = True
 
+    def _evaluate_off_policy(self, ope: OPEMonitor) -> None:
+        with self._clock.pause():
+            metrics = ope.evaluate(self.step, interrupted=lambda: self.interrupted)
+        if metrics is None:  # asked to stop: a resumed run does this evaluation anew
+            return
+        self._last_ope, self._last_ope_metrics = self.step, metrics
+        self._write(metrics)
+        for hook in self.callbacks.on_ope_end:
+            hook(self.state, {**metrics, "global_step": float(self.step)})
+
     def _final_metrics(self) -> Metrics:
         metrics: Metrics = {"global_step": float(self.step), "update_count": float(self.num_updates)}
-        metrics |= as_floats(self._latest) | self._last_eval_metrics
+        metrics |= as_floats(self._latest) | self._last_eval_metrics | self._last_ope_metrics
         if self._best is not None:
             metrics["best_eval_return_mean"] = self._best["eval_return_mean"]
         if self._at_start is not None:
@@ -343,11 +361,17 @@ class Run:
                 "num_updates": self.num_updates,
                 "last_log_step": self._last_log,
                 "last_eval_step": self._last_eval,
+                "last_ope_step": self._last_ope,
                 "time_elapsed": self._clock.elapsed(),
             },
             "normalizer": normalizer_to_dict(self._policy.normalizer),
             "latest_metrics": as_floats(self._latest),
-            "evaluation": {"last": self._last_eval_metrics, "best": self._best, "at_start": self._at_start},
+            "evaluation": {
+                "last": self._last_eval_metrics,
+                "best": self._best,
+                "at_start": self._at_start,
+                "ope": self._last_ope_metrics,
+            },
             "counters": learner.counters,
             "source": source_data,
             "callbacks": self.callbacks.state_dict(),
@@ -380,6 +404,8 @@ class Run:
             self.state.global_step, self.num_updates = trainer["global_step"], trainer["num_updates"]
             self.state.should_stop, self.state.stop_reason = trainer["should_stop"], trainer["stop_reason"]
             self._last_log, self._last_eval = trainer["last_log_step"], trainer["last_eval_step"]
+            self._last_ope = int(trainer.get("last_ope_step", 0))  # older checkpoints have none
+            self._last_ope_metrics = _numbers(manifest["evaluation"].get("ope", {}))
             self._latest.update(_numbers(manifest["latest_metrics"]))
             self._last_eval_metrics, best = _numbers(manifest["evaluation"]["last"]), manifest["evaluation"]["best"]
             self._best = best and {name: float(best[name]) for name in ("global_step", "eval_return_mean")}

@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from rl_training.algorithms.base import Algorithm, OnlineHyperparameters
+from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.return_bounds import RunningReturns
 from rl_training.data.transforms import ObservationNormalizer, RewardScaling
@@ -39,6 +40,8 @@ from rl_training.runtime.offline_data import (
 )
 from rl_training.runtime.offline_loop import run_offline
 from rl_training.runtime.online_loop import run_online
+from rl_training.runtime.ope.evaluation import OPEMonitor
+from rl_training.runtime.policy import Policy
 from rl_training.runtime.run import Run
 from rl_training.runtime.signals import StopSignals
 from rl_training.runtime.trainer import TrainResult
@@ -280,10 +283,12 @@ class _Offline:
         dataset = with_needed_returns(dataset, self.algorithm.hp)
         self.source = OfflineSource(dataset, device=device)
         self.facts = {"dataset": {"rows": len(dataset), "fingerprint": dataset.fingerprint()}}
+        normalizer = getattr(dataset, "normalizer", None)
         self.run_options: dict[str, Any] = {
-            "normalizer": getattr(dataset, "normalizer", None),
+            "normalizer": normalizer,
             "score_reference": score_reference(config),
             "updates_per_epoch": len(dataset) / self.algorithm.hp.batch_size,
+            "ope": _ope_monitor(config, dataset, Policy(self.algorithm, self.env_spec, normalizer=normalizer)),
         }
 
     def start(self) -> None:
@@ -353,6 +358,14 @@ class _Finetuning:
 
     def close(self) -> None:
         self.collector.envs.close()
+
+
+def _ope_monitor(config: TrainConfig, dataset: Dataset, policy: Policy) -> OPEMonitor | None:
+    if config.ope is None:
+        return None
+    if not isinstance(dataset, TransitionDataset):
+        raise ConfigError("ope values a policy at the starts of episodes, which a mixture does not have")
+    return OPEMonitor(config.ope, dataset, policy, seed=config.seed)
 
 
 def _build_algorithm(config: TrainConfig, env_spec: EnvSpec, device: str) -> Algorithm:

@@ -139,8 +139,8 @@ def warnings_of(
     gap = abs(fitted.mean) / (1.0 - gamma)  # an error of every value by x leaves a mean TD error of (1 - gamma) x
     if max(gap, _drift(fit)) > 0.1 * critics.value_scale:
         found.append(
-            f"not converged after {critics.config.updates:,} updates: the value moved by {_drift(fit):.3g} over the last fifth of "
-            f"them, and the mean TD error puts it off by about {gap:.3g}; give it more updates"
+            f"not converged after {critics.config.updates:,} updates: the value moved by {_drift(fit):.3g} over the last fifth"
+            f" and the mean TD error puts it off by about {gap:.3g}; give it more updates"
         )
     if held_out.root_mean_square > 2.0 * fitted.root_mean_square:
         found.append(
