@@ -28,6 +28,7 @@ from rl_training.cli.finetune import app as finetune_app
 from rl_training.cli.ope import app as ope_app
 from rl_training.cli.options import NO_USER_CODE, NoUserCode
 from rl_training.cli.running import EXIT_INTERRUPTED, run_and_tell
+from rl_training.cli.sharing import app as sharing_app
 from rl_training.cli.studies import register as register_study_commands
 from rl_training.types import ConfigError, UserError
 
@@ -52,6 +53,7 @@ app.add_typer(evidence_app)
 app.add_typer(finetune_app)
 app.add_typer(ope_app)
 app.add_typer(deployment_app)
+app.add_typer(sharing_app, name="share")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 Overrides = Annotated[

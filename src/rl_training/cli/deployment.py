@@ -1,4 +1,4 @@
-"""``rl-training export`` and ``video``: what becomes of a trained agent."""
+"""``rl-training export``, ``video`` and ``card``: what becomes of a trained agent."""
 
 from __future__ import annotations
 
@@ -71,3 +71,20 @@ def video(
     for number, episode in enumerate(film["episodes"], start=1):
         print(f"episode {number}   return {episode['return']:.2f}, {episode['length']} steps")
     print(f"video       {film['path']} ({film['frames']} pictures, {film['fps']:g} a second)")
+
+
+@app.command()
+def card(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory, checkpoint directory, or its last/best pointer.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path("MODEL_CARD.md"),
+    evaluate: Annotated[
+        int | None, typer.Option(metavar="N", help="Play so many fresh episodes for it; else scores are those of the run.")
+    ] = None,
+    no_user_code: NoUserCode = False,
+    as_json: Json = False,
+) -> None:
+    """Write a model card in Markdown: task, algorithm, scores, use, settings, data, versions, limitations."""
+    from rl_training.runtime.model_card import write_model_card
+
+    path = write_model_card(run, output, evaluate=evaluate)
+    print(json.dumps({"card": str(path)}) if as_json else f"model card  {path}")
