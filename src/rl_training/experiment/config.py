@@ -206,6 +206,7 @@ class TrainConfig(Settings):
     eval_interval: int | None = Field(5_000, ge=1, description="steps between evaluations; none: only at the end")
     eval_episodes: int = Field(10, ge=0, description="episodes of an evaluation; 0 turns evaluation off")
     ope: OPEConfig | None = Field(None, description="evaluate by fitted Q evaluation on the way (offline)")
+    record_video: bool = Field(False, description="film an episode of each evaluation, to videos/ in the run directory")
     early_stopping: EarlyStoppingConfig | None = Field(None, description="when to stop before the budget is spent")
     max_updates: int | None = Field(None, ge=1, description="budget of gradient steps, besides total_timesteps")
     max_epochs: float | None = Field(None, gt=0, description="budget in passes over the dataset (offline), besides the others")

@@ -25,6 +25,7 @@ from rl_training.runtime.callbacks import CallbackList
 from rl_training.runtime.clock import Clock
 from rl_training.runtime.controls import build_control_callbacks, crossed
 from rl_training.runtime.evaluation import Episode, evaluate_policy, evaluation_seeds, summarize
+from rl_training.runtime.filming import EvaluationFilms
 from rl_training.runtime.logs import RunLogs
 from rl_training.runtime.numerics import Kind, NonFiniteError, first_non_finite, require_finite_weights, stopped_by
 from rl_training.runtime.ope.evaluation import OPEMonitor
@@ -68,6 +69,7 @@ class Run:
         env_spec: EnvSpec,
         source: DataSource,
         make_eval_env: Callable[[], gym.Env[Any, Any]] | None,
+        make_film_env: Callable[[], gym.Env[Any, Any]] | None = None,
         directory: Path,
         callbacks: Iterable[object] = (),
         checkpoint: Checkpoint | None = None,
@@ -93,6 +95,9 @@ class Run:
         self._make_eval_env = make_eval_env
         self._ope = ope
         self._eval_env: gym.Env[Any, Any] | None = None  # made at the first evaluation
+        self._films: EvaluationFilms | None = None
+        if config.record_video and make_film_env is not None:
+            self._films = EvaluationFilms(directory / "videos", make_film_env)
         self._store = CheckpointStore(directory / "checkpoints", keep_last=config.keep_last)
         self._latest: dict[str, torch.Tensor | float] = {}  # of each term, its most recent value
         self._last_log = self._last_eval = self._last_save = self._last_try = 0  # a try to save may fail
@@ -221,6 +226,8 @@ class Run:
         self._logs.close()
         if self._eval_env is not None:
             self._eval_env.close()
+        if self._films is not None:
+            self._films.close()
 
     # -- logging -----------------------------------------------------------------------------------------------------
 
@@ -284,6 +291,8 @@ class Run:
         seeds = evaluation_seeds(self.config.seed, self.config.eval_episodes)
         with self._clock.pause():
             episodes = evaluate_policy(self._policy, self._eval_env, seeds=seeds, interrupted=lambda: self.interrupted)
+            if self._films is not None and episodes is not None:
+                self._films.record(self._policy, step=self.step, seed=seeds[0], interrupted=lambda: self.interrupted)
         if episodes is None:  # asked to stop: a resumed run does this evaluation anew
             return
         metrics = summarize(episodes)

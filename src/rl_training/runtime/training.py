@@ -26,6 +26,7 @@ from rl_training.experiment.lock import run_lock
 from rl_training.experiment.run_directory import create_run_directory, update_metadata, write_config
 from rl_training.experiment.tracking import require_trackers
 from rl_training.runtime.collector import Collector
+from rl_training.runtime.filming import make_film_env
 from rl_training.runtime.finetuning_data import load_finetuning_data, running_returns_for, with_needed_returns
 from rl_training.runtime.handover import hand_over, normalizer_of, require_fitting_agent
 from rl_training.runtime.logs import LOG_FILES
@@ -163,6 +164,7 @@ def execute(
                     env_spec=data.env_spec,
                     source=data.source,
                     make_eval_env=None if source is None else partial(make_env, source, config.env_kwargs),
+                    make_film_env=None if source is None else partial(make_film_env, source, config.env_kwargs),
                     directory=directory,
                     callbacks=callbacks,
                     checkpoint=checkpoint,
