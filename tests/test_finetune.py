@@ -39,7 +39,7 @@ from rl_training.types import ConfigError, DataError
 
 METHODS = ("iql", "cql", "td3_bc", "awac", "rebrac")
 HANDOVERS = {"awac": "sac", "cql": "sac", "td3_bc": "td3", "rebrac": "td3"}
-SHORT: dict[str, Any] = {"total_timesteps": 60, "eval_interval": 25, "checkpoint_interval": 20, "log_interval": 10}
+SHORT: dict[str, Any] = {"total_timesteps": 60, "eval_interval": 40, "checkpoint_interval": 20, "log_interval": 10}
 
 
 @pytest.fixture(scope="module")
