@@ -50,7 +50,7 @@ def test_commands_and_their_options_exist(capsys: pytest.CaptureFixture[str]) ->
             words = line.split("#")[0].split()
             if words[:1] != ["rl-training"] or len(words) < 2:
                 continue
-            command = words[1:3] if words[1] in ("config", "data") else words[1:2]
+            command = words[1:3] if words[1] in ("config", "data", "share") else words[1:2]
             assert main([*command, "--help"]) == 0, f"{where}: {line}"
             help_text = capsys.readouterr().out
             for option in (word for word in words if word.startswith("--")):
