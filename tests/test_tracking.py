@@ -6,9 +6,9 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -29,8 +29,8 @@ Sent = list[tuple[int, dict[str, float]]]
 class Recorder:
     """A tracker that only remembers, and continues the list it began."""
 
-    runs: dict[str, Sent] = {}
-    ended: list[str] = []
+    runs: ClassVar[dict[str, Sent]] = {}
+    ended: ClassVar[list[str]] = []
 
     def __init__(self, run: TrackedRun) -> None:
         self.identity = run.state.get("id") or f"run{len(self.runs)}"
@@ -45,11 +45,11 @@ class Recorder:
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Recorder]]:
+def recorder(monkeypatch: pytest.MonkeyPatch) -> type[Recorder]:
     monkeypatch.setitem(tracking.TRACKERS, "wandb", Recorder)
     monkeypatch.setattr(tracking, "find_spec", lambda name: True)
     Recorder.runs, Recorder.ended = {}, []
-    yield Recorder
+    return Recorder
 
 
 class StopAt:

@@ -23,7 +23,8 @@ from typing import Any, Literal, Protocol
 
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import read_bounded, write_json
-from rl_training.types import ConfigError
+from rl_training.experiment.lock import run_lock
+from rl_training.types import CheckpointError, ConfigError
 from rl_training.validation import flatten
 
 logger = logging.getLogger("rl_training")
@@ -32,7 +33,7 @@ Status = Literal["finished", "interrupted", "failed"]
 
 CLOSE_SECONDS = 30.0
 """How long the end of a run waits for rows that are still on their way."""
-_OPENING_ATTEMPTS, _OPENING_PAUSE = 5, 1.0  # several runs may be making the same MLflow database
+_LONGEST_TURN = 120.0
 _LARGEST_STATE = 100_000
 _MLFLOW_PARAMS_AT_ONCE, _MLFLOW_LONGEST_PARAM = 100, 500
 
@@ -121,10 +122,12 @@ class MlflowTracker:
         from mlflow.entities import Metric
 
         self._metric = Metric
+        home = run.directory.parent.absolute()
         uri = run.config.tracking_options.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
-        store = f"sqlite:///{run.directory.parent.absolute() / 'mlflow.db'}"
-        self._client: Any = MlflowClient(tracking_uri=uri or store)
-        self._run_id = self._continued(run) or self._created(run)
+        # MLflow makes a database in many steps, and two runs that both make it leave it broken
+        with _turn_in(home) if uri is None else contextlib.nullcontext():
+            self._client: Any = MlflowClient(tracking_uri=uri or f"sqlite:///{home / 'mlflow.db'}")
+            self._run_id = self._continued(run) or self._created(run)
 
     def _continued(self, run: TrackedRun) -> str | None:
         identity = run.state.get("run_id")
@@ -143,7 +146,7 @@ class MlflowTracker:
         options = run.config.tracking_options
         tags = {"run_dir": str(run.directory), "group": options.group, "tags": ",".join(options.tags)}
         made = self._client.create_run(
-            _persistently(lambda: self._experiment(options.project)),
+            self._experiment(options.project),
             run_name=run.name,
             tags={name: value for name, value in tags.items() if value},
         )
@@ -170,13 +173,20 @@ class MlflowTracker:
         self._client.set_terminated(self._run_id, names[status])
 
 
-def _persistently(action: Callable[[], str]) -> str:
-    for _ in range(_OPENING_ATTEMPTS - 1):
-        try:
-            return action()
-        except Exception:  # of a database that another process is just making
-            time.sleep(_OPENING_PAUSE)
-    return action()
+@contextlib.contextmanager
+def _turn_in(directory: Path) -> Iterator[None]:
+    """Be the only one here, after a while."""
+    deadline = time.monotonic() + _LONGEST_TURN
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(run_lock(directory))
+                break
+            except CheckpointError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+        yield
 
 
 TRACKERS: dict[str, Callable[[TrackedRun], Tracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
