@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy.typing as npt
+from rich.console import Console
 from typing_extensions import Self
 
 from rl_training.algorithms import ALGORITHMS
-from rl_training.envs.factory import EnvFactory, env_name
+from rl_training.data.offline_dataset import TransitionDataset
+from rl_training.data.offline_mixers import MixedDataset
+from rl_training.envs.factory import EnvFactory, env_name, factory_of
 from rl_training.experiment.checkpointing import find_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import delete, writing
@@ -22,6 +27,7 @@ from rl_training.runtime.finetuning import finetune
 from rl_training.runtime.ope.checkpoints import Data, evaluate_off_policy
 from rl_training.runtime.ope.result import OPEResult
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.progress import ProgressDisplay
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.training import train
 from rl_training.runtime.workflows import config_of, evaluate_checkpoint, resume_training
@@ -33,14 +39,28 @@ DEFAULT_TIMESTEPS = 20_000
 class ManagedAlgorithm:
     """An agent with its configuration: learn, evaluate, predict, save, load, resume, export.
 
-    Built from a :class:`TrainConfig`, or from an environment (an id or a factory) and settings by name: settings of a
-    run (``seed``, ``num_envs``, ``eval_interval``, ...) and hyper-parameters of the algorithm may be mixed freely.
+    Built from a :class:`TrainConfig`, or from an environment (an id, a factory or an instance, of which the run makes
+    copies) and settings by name: settings of a run (``seed``, ``num_envs``, ``eval_interval``, ...) and hyper-parameters of
+    the algorithm may be mixed freely. An offline algorithm takes its ``dataset`` so, as a mapping or as a
+    :class:`TransitionDataset` with actions in [-1, 1], and can do without an environment.
     """
 
     algo: ClassVar[str]
 
-    def __init__(self, config: TrainConfig | str | EnvFactory, **settings: Any) -> None:
+    def __init__(
+        self, config: TrainConfig | str | EnvFactory | gym.Env[Any, Any] | None = None, *others: object, **settings: Any
+    ) -> None:
+        if others:
+            raise ConfigError(
+                f"{type(self).__name__} takes the environment first and everything else by name, e.g. "
+                f'{type(self).__name__}("Pendulum-v1", learning_rate=1e-3); there is no policy argument: '
+                "networks are set with hidden_sizes"
+            )
+        if isinstance(config, gym.Env):
+            config = factory_of(config)
         self._env = None if isinstance(config, TrainConfig | str) else config
+        given = settings.get("dataset")
+        self._dataset = settings.pop("dataset") if isinstance(given, TransitionDataset | MixedDataset) else None
         if isinstance(config, TrainConfig):
             if settings:
                 raise ConfigError(f"settings belong into the TrainConfig; got {', '.join(sorted(settings))} beside one")
@@ -52,26 +72,41 @@ class ManagedAlgorithm:
         self._checkpoint: Path | None = None
         self._policy: Policy | None = None
 
-    def _short_config(self, env: str | EnvFactory, settings: dict[str, Any]) -> TrainConfig:
+    def _short_config(self, env: str | EnvFactory | None, settings: dict[str, Any]) -> TrainConfig:
         own = set(get_algorithm_spec(self.algo).hyperparameters.model_fields)
         hyperparameters = {name: value for name, value in settings.items() if name in own}
         others = {name: value for name, value in settings.items() if name not in own}
         others.setdefault("total_timesteps", DEFAULT_TIMESTEPS)
         if "algo_kwargs" in others:
             hyperparameters = {**others.pop("algo_kwargs"), **hyperparameters}
-        env_id = env if isinstance(env, str) else env_name(env)
+        env_id = env if env is None or isinstance(env, str) else env_name(env)
         return TrainConfig(algo=self.algo, env_id=env_id, algo_kwargs=hyperparameters, **others)
 
-    def learn(self, total_timesteps: int | None = None, *, callbacks: Iterable[object] = ()) -> TrainResult:
-        """Train to the budget. A second call continues the same run; it needs a larger ``total_timesteps``."""
+    def learn(
+        self, total_timesteps: int | None = None, *, callbacks: Iterable[object] = (), progress_bar: bool = False
+    ) -> TrainResult:
+        """Train to the budget. A second call continues the same run; it needs a larger ``total_timesteps``.
+
+        ``progress_bar`` shows on the terminal what the command line shows.
+        """
         if total_timesteps is not None:
             self.config = self.config.replace(total_timesteps=total_timesteps)
-        if self._checkpoint is None:
-            result = train(self.config, callbacks=callbacks, env=self._env)
-        else:
-            result = resume_training(
-                self._checkpoint, total_timesteps=self.config.total_timesteps, callbacks=callbacks, env=self._env
-            )
+        with contextlib.ExitStack() as display:
+            if progress_bar:
+                callbacks = [
+                    *callbacks,
+                    display.enter_context(contextlib.closing(ProgressDisplay(console=Console(stderr=True)))),
+                ]
+            if self._checkpoint is None:
+                result = train(self.config, callbacks=callbacks, env=self._env, dataset=self._dataset)
+            else:
+                result = resume_training(
+                    self._checkpoint,
+                    self.config.total_timesteps,
+                    callbacks=callbacks,
+                    env=self._env,
+                    dataset=self._dataset,
+                )
         self._checkpoint, self._policy = result.checkpoint_path, None
         return result
 
@@ -98,10 +133,11 @@ class ManagedAlgorithm:
             raise ConfigError(
                 f"a {type(self).__name__} stays one: to go on as {settings['algo']}, use runtime.finetuning.finetune"
             )
-        chosen = self._env if env is None else env
+        chosen, data = self._env if env is None else env, settings.setdefault("dataset", self._dataset)
         result = finetune(self._require_trained(), chosen, total_timesteps=total_timesteps, callbacks=callbacks, **settings)
         assert result.checkpoint_path is not None  # a run that returns has saved
         self._env = None if isinstance(chosen, str) else chosen
+        self._dataset = data if isinstance(data, TransitionDataset | MixedDataset) else None
         self.config = config_of(find_checkpoint(result.checkpoint_path))
         self._checkpoint, self._policy = result.checkpoint_path, None
         return result
