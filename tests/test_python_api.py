@@ -8,7 +8,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training import SAC
+from rl_training import BC, SAC
+from rl_training.data.offline_dataset import TransitionDataset
 from rl_training.runtime.trainer import TrainResult
 from rl_training.types import ConfigError
 
@@ -67,3 +68,16 @@ def test_a_result_plots_what_was_logged(result: TrainResult) -> None:
 def test_a_progress_bar_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     SAC("Pendulum-v1", output_dir=tmp_path, **TINY).learn(20, progress_bar=True)
     assert "20" in capsys.readouterr().err
+
+
+def test_a_dataset_may_be_in_memory(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {"obs": rng.normal(size=(64, 3)), "next_obs": rng.normal(size=(64, 3)), "actions": rng.uniform(-1, 1, (64, 1))}
+    dataset = TransitionDataset.from_dict({**columns, "rewards": np.zeros(64), "dones": np.zeros(64)})
+    settings = {"hidden_sizes": [8], "batch_size": 8, "output_dir": tmp_path}
+    agent = BC(dataset=dataset, **settings)
+    agent.learn(5)
+    assert agent.learn(8).metrics["global_step"] == 8
+    assert agent.predict(np.zeros(3)).shape == (1,)
+    with pytest.raises(ConfigError, match="no use for a dataset"):
+        SAC("Pendulum-v1", dataset=dataset, **settings).learn(5)

@@ -104,6 +104,8 @@ def train(
     """
     if env is not None:
         config = config.replace(env_id=env_name(env))
+    if dataset is not None and config.spec.loop == "online" and config.finetune is None:
+        raise ConfigError(f"{config.algo} learns from an environment and has no use for a dataset; see rl-training finetune")
     if checkpoint is None:
         return execute(
             config.resolved(), env=env, dataset=dataset, callbacks=callbacks, new_dir=run_dir, run_suffix=run_suffix
