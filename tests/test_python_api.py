@@ -39,7 +39,7 @@ def test_an_instance_that_cannot_be_made_again_is_refused() -> None:
 
 
 def test_arguments_of_other_libraries_are_answered_with_the_name_to_use() -> None:
-    with pytest.raises(ConfigError, match="no policy argument.*hidden_sizes"):
+    with pytest.raises(ConfigError, match=r"no policy argument.*hidden_sizes"):
         SAC("MlpPolicy", "Pendulum-v1")
     for theirs, ours in {"buffer_size": "buffer_capacity", "train_freq": "train_frequency", "verbose": "progress_bar"}.items():
         with pytest.raises(ConfigError, match=ours):
@@ -61,7 +61,7 @@ def test_a_result_plots_what_was_logged(result: TrainResult) -> None:
     assert list(line.get_ydata()) == [value for _, value in result.curve()]
     assert result.plot("train/critic_loss", ax=axes) is axes
     assert len(axes.lines) == 2
-    with pytest.raises(ConfigError, match="has not logged 'nonsense'; it has .*eval/mean_reward"):
+    with pytest.raises(ConfigError, match=r"has not logged 'nonsense'; it has .*eval/mean_reward"):
         result.plot("nonsense")
 
 
