@@ -26,7 +26,7 @@ from rl_training.cli.deployment import app as deployment_app
 from rl_training.cli.evidence import app as evidence_app
 from rl_training.cli.finetune import app as finetune_app
 from rl_training.cli.ope import app as ope_app
-from rl_training.cli.options import NO_USER_CODE, NoUserCode
+from rl_training.cli.options import NO_USER_CODE, Json, NoUserCode, Overrides, Quiet
 from rl_training.cli.running import EXIT_INTERRUPTED, run_and_tell
 from rl_training.cli.sharing import app as sharing_app
 from rl_training.cli.studies import register as register_study_commands
@@ -55,15 +55,10 @@ app.add_typer(ope_app)
 app.add_typer(deployment_app)
 app.add_typer(sharing_app, name="share")
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
-Overrides = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. algo_kwargs.learning_rate=1e-3.")
-]
 CheckpointArgument = Annotated[
     Path | None, typer.Argument(metavar="[CHECKPOINT]", help="Run directory, checkpoint directory, or its last/best pointer.")
 ]
 CheckpointOption = Annotated[Path | None, typer.Option("--checkpoint", help="The same, as an option.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 
-from rl_training.cli.options import NoUserCode
+from rl_training.cli.options import Json, NoUserCode
 from rl_training.types import ConfigError
 
 app = typer.Typer(help="Look at datasets, change their format, make them.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 TimeLimit = Annotated[int | None, typer.Option(help="An episode of this many steps was cut, not terminated.")]
 Columns = Annotated[
     list[str], typer.Option("--column", metavar="MEANING=NAME", help="Which column is which, e.g. obs=my_states.")
@@ -23,13 +22,9 @@ Columns = Annotated[
 @app.command()
 def inspect(
     path: Annotated[str, typer.Argument(metavar="PATH|ID", help="An npz, pt or HDF5 file, or a local Minari dataset.")],
-    columns: Annotated[
-        list[str], typer.Option("--column", metavar="MEANING=NAME", help="Which column is which, e.g. obs=my_states.")
-    ] = [],  # noqa: B006 - typer wants a plain default
-    time_limit: Annotated[int | None, typer.Option(help="An episode of this many steps was cut, not terminated.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")
-    ] = False,
+    columns: Columns = [],  # noqa: B006 - typer wants a plain default
+    time_limit: TimeLimit = None,
+    as_json: Json = False,
 ) -> None:
     """Count rows, episodes, terminations and time limits; show returns, ranges, and what looks wrong."""
     from rl_training.data.dataset_loaders import open_transitions

@@ -9,11 +9,10 @@ from typing import Annotated
 
 import typer
 
-from rl_training.cli.options import NoUserCode
+from rl_training.cli.options import Json, NoUserCode
 
 app = typer.Typer()
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 Checkpoint = Annotated[
     Path, typer.Argument(metavar="CHECKPOINT", help="Run directory, checkpoint directory, or its last/best pointer.")
 ]

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rl_training.cli.options import NoUserCode
+from rl_training.cli.options import Json, NoUserCode
 
 if TYPE_CHECKING:
     from rl_training.studies.comparison import Comparison
     from rl_training.studies.evidence import Summary
 
 app = typer.Typer()
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 
 
 class Score(str, Enum):

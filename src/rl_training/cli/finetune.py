@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.options import NoUserCode
+from rl_training.cli.options import Json, NoUserCode, Overrides, Quiet
 from rl_training.cli.running import run_and_tell
 from rl_training.types import ConfigError
 
@@ -42,16 +42,12 @@ def finetune(
     calibrated: Annotated[bool, typer.Option("--calibrated", help="Cal-QL, for a cql agent.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of this run; the checkpoint's if none.")] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Where the run directory is made.")] = None,
-    overrides: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. algo_kwargs.learning_rate=1e-4.")
-    ] = [],  # noqa: B006 - typer wants a plain default
+    overrides: Overrides = [],  # noqa: B006 - typer wants a plain default
     run_suffix: Annotated[str | None, typer.Option(help="Appended to the run directory's name.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     no_user_code: NoUserCode = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Continue an agent that was trained on data online: its data stay in every batch, and no action is random."""
     from rl_training.experiment.yaml_files import dump_yaml

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rl_training.cli.options import NoUserCode
+from rl_training.cli.options import Json, NoUserCode
 
 if TYPE_CHECKING:
     from rl_training.runtime.ope.result import OPEResult
@@ -41,9 +41,7 @@ def ope(
     gamma: Annotated[float | None, typer.Option(help="Discount per step; the agents' own if none.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the fits; the same for every agent.")] = 0,
     no_user_code: NoUserCode = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Estimate the value of agents from a dataset, without playing them, and rank them (fitted Q evaluation)."""
     from rich.console import Console

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Hand agents on: a checkpoint with its model card, in a folder or on a hub.", no_args_is_help=True)
+from rl_training.cli.options import Json
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
+app = typer.Typer(help="Hand agents on: a checkpoint with its model card, in a folder or on a hub.", no_args_is_help=True)
 
 
 @app.command()

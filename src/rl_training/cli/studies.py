@@ -11,7 +11,22 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from rl_training.cli.options import NoUserCode
+from rl_training.cli.options import (
+    CpusPerRun,
+    DryRun,
+    GpusPerRun,
+    Imports,
+    Json,
+    Kind,
+    NoUserCode,
+    Overrides,
+    Quiet,
+    RayAddress,
+    StudyName,
+    StudyParent,
+    StudySource,
+    Workers,
+)
 from rl_training.types import ConfigError
 
 if TYPE_CHECKING:
@@ -21,24 +36,6 @@ if TYPE_CHECKING:
     from rl_training.studies.spec import ExecutorSettings, RunSpec
     from rl_training.studies.study import StudyPlan, StudyResult
     from rl_training.studies.tuning import TunePlan, TuningResult
-
-Source = Annotated[
-    str | None, typer.Argument(metavar="[PRESET|FILE|STUDY]", help="A preset, a YAML file, or the directory of a study.")
-]
-Overrides = Annotated[
-    list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, e.g. total_timesteps=20000.")
-]
-Kind = Annotated[str | None, typer.Option("--executor", help="serial, process (several at a time) or ray.")]
-Workers = Annotated[int | None, typer.Option(help="Runs at a time; as many as the machine has cores for, if not given.")]
-RayAddress = Annotated[str | None, typer.Option(help="An existing Ray cluster; one on this machine if not given.")]
-CpusPerRun = Annotated[float | None, typer.Option(help="CPUs that Ray sets aside for a run.")]
-GpusPerRun = Annotated[float | None, typer.Option(help="GPUs that Ray sets aside for a run.")]
-OutputDir = Annotated[Path | None, typer.Option(help="Where the study's directory is made (studies).")]
-Name = Annotated[str | None, typer.Option(help="Name of the study's directory.")]
-Imports = Annotated[list[str], typer.Option("--import", metavar="MODULE", help="A module that registers environments.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop; nothing is made.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 
 REFRESHES_PER_SECOND = 1.0
 
@@ -50,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
 
 def sweep(
-    source: Source = None,
+    source: StudySource = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds of every setting: 1-10 or 1,2,5.")] = None,
     grid: Annotated[
         list[str], typer.Option("--grid", metavar="KEY=A,B", help="Values to try, e.g. algo_kwargs.tau=0.005,0.02.")
@@ -58,8 +55,8 @@ def sweep(
     overrides: Overrides = [],  # noqa: B006
     executor: Kind = None,
     workers: Workers = None,
-    output_dir: OutputDir = None,
-    name: Name = None,
+    output_dir: StudyParent = None,
+    name: StudyName = None,
     imports: Imports = [],  # noqa: B006
     ray_address: RayAddress = None,
     cpus_per_run: CpusPerRun = None,
@@ -98,7 +95,7 @@ def sweep(
 
 
 def tune(
-    source: Source = None,
+    source: StudySource = None,
     trials: Annotated[int | None, typer.Option(help="Trials in total, those that are there included.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds of a trial (3).")] = None,
     space: Annotated[
@@ -113,8 +110,8 @@ def tune(
     overrides: Overrides = [],  # noqa: B006
     executor: Kind = None,
     workers: Workers = None,
-    output_dir: OutputDir = None,
-    name: Name = None,
+    output_dir: StudyParent = None,
+    name: StudyName = None,
     imports: Imports = [],  # noqa: B006
     ray_address: RayAddress = None,
     cpus_per_run: CpusPerRun = None,
