@@ -38,14 +38,13 @@ def require_continuable(origin: str, target: str) -> None:
     raise ConfigError(f"a {origin} agent cannot go on as {target}: {possible_continuations()}")
 
 
-def require_fitting_agent(checkpoint: Checkpoint, target: str, env: EnvSpec) -> None:
-    """Refuse an agent that cannot go on as ``target``, or in this environment."""
+def require_fitting_agent(checkpoint: Checkpoint, target: str, env: EnvSpec, *, resuming: bool) -> None:
+    """Refuse an agent that cannot go on as ``target`` (when a run begins), or in this environment."""
     try:
         origin, agent = checkpoint.manifest["algo"], EnvSpec.from_dict(checkpoint.manifest["env_spec"])
-        spec = get_algorithm_spec(origin)
     except UNFIT as error:
         raise CheckpointError(f"{checkpoint.path} is not a checkpoint of a run: {error}") from None
-    if origin != target or spec.loop != "online":  # a run that was handed over resumes under its new name
+    if not resuming:
         require_continuable(origin, target)
     facts = {
         "observations of shape": (agent.obs_shape, env.obs_shape),

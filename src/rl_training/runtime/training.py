@@ -325,7 +325,7 @@ class _Finetuning:
         assert env_spec is not None
         self.env_spec = env_spec
         agent = find_checkpoint(config.finetune.checkpoint) if resumed is None else resumed
-        require_fitting_agent(agent, config.algo, env_spec)
+        require_fitting_agent(agent, config.algo, env_spec, resuming=resumed is not None)
         self.algorithm = _build_algorithm(config, env_spec, device)
         hp = self.algorithm.hp
         self.hyperparameters = OnlineHyperparameters(batch_size=hp.batch_size, gamma=hp.gamma, **config.finetune.loop_settings)
