@@ -66,7 +66,7 @@ def test_grid_values_are_yaml() -> None:
 
 def test_labels_are_short_safe_and_unique() -> None:
     def labels(grid: dict[str, list[Any]], **changes: Any) -> list[str]:
-        return [s.label for s in plan_study(settings(**changes), source="x", name="x", seeds=1, grid=grid).settings]
+        return [s.label for s in plan_study({"": settings(**changes)}, source="x", name="x", seeds=1, grid=grid).settings]
 
     assert labels({}) == ["base"]
     assert labels(RATES) == ["learning_rate=0.001", "learning_rate=0.0003"]
@@ -77,6 +77,35 @@ def test_labels_are_short_safe_and_unique() -> None:
     odd = labels({"env_kwargs.name": ["a/b", "a b", "A b", "x" * 300]})
     assert len({label.lower() for label in odd}) == 4
     assert all(re.fullmatch(r"[\w.=+-]{1,100}", label) for label in [*both, *odd])
+
+
+def test_a_study_file_may_have_several_bases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "study.yaml"
+    content = {
+        "base": ["sac/pendulum", "dqn/cartpole"],
+        "set": {"eval_episodes": 3},
+        "grid": {"num_envs": [1, 2]},
+        "seeds": "1-2",
+    }
+    file.write_text(dump_yaml({**content, "output_dir": str(tmp_path)}))
+    study = Study.create(file)
+    assert [setting.label for setting in study.spec.settings] == [
+        *("sac-pendulum__num_envs=1", "sac-pendulum__num_envs=2", "dqn-cartpole__num_envs=1", "dqn-cartpole__num_envs=2")
+    ]
+    assert [(s.config["algo"], s.config["eval_episodes"]) for s in study.spec.settings[1:3]] == [("sac", 3), ("dqn", 3)]
+    assert len(Study.create(file, seeds="1-3").runs()) == 12  # the same study, with a seed more
+    file.write_text(dump_yaml({**content, "base": ["sac/pendulum", "td3/pendulum"], "output_dir": str(tmp_path)}))
+    with pytest.raises(ConfigError, match="another configuration"):
+        Study.create(file)
+    file.write_text(dump_yaml({**content, "base": ["sac/pendulum", "sac/pendulum"]}))
+    assert main(["sweep", str(file), "--dry-run"]) == 2
+    assert "base must not name one twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("file", sorted((REPOSITORY / "benchmarks" / "suite").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_benchmark_suite_is_made_of_studies(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", str(file), "--dry-run", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) >= 12
 
 
 def test_specs_are_plain_json_and_whole(tmp_path: Path) -> None:
@@ -106,7 +135,7 @@ def test_paths_of_data_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"kind": "mix", "parts": parts}, None),
     ):
         data = tiny_settings("iql", tmp_path, dataset=dataset)
-        found = plan_study(data, source="x", name="x", seeds=1).settings[0].config["dataset"]
+        found = plan_study({"": data}, source="x", name="x", seeds=1).settings[0].config["dataset"]
         assert found["path"] == expected
         assert [part["path"] for part in found["parts"]] == ([str(tmp_path / "part.npz"), "an/id-v0"] if not expected else [])
 

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from pydantic import Field, field_validator
 
@@ -65,6 +65,14 @@ class Setting(Settings):
     config: dict[str, Any]
 
 
+class Point(NamedTuple):
+    """One point of the grid before it is checked; ``base`` is named where a study has several."""
+
+    base: str | None
+    changes: dict[str, Any]
+    settings: Mapping[str, Any]
+
+
 class StudySpec(Settings):
     """What ``study.json`` holds."""
 
@@ -87,7 +95,9 @@ class StudySpec(Settings):
 class StudyFile(Settings):
     """A ``study.yaml``."""
 
-    base: str = Field(description="a preset, or a configuration file (relative to this one)")
+    base: tuple[str, ...] = Field(
+        min_length=1, description="a preset or a configuration file (relative to this one), or a list of them"
+    )
     set: dict[str, Any] = Field(default_factory=dict, description="settings that differ from the base, by key path")
     grid: dict[str, Any] = Field(default_factory=dict, description="values to try, by key path")
     seeds: Any = Field(None, description="[1, 2, 3] or 1-10")
@@ -95,6 +105,18 @@ class StudyFile(Settings):
     output_dir: str | None = Field(None, description="where that directory is made")
     executor: ExecutorSettings = Field(default_factory=ExecutorSettings, description="a kind, or {kind, workers, ...}")
     imports: list[str] = Field(default_factory=list, description="modules that register environments")
+
+    @field_validator("base", mode="before")
+    @classmethod
+    def _base_alone(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("base")
+    @classmethod
+    def _bases_differ(cls, bases: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(bases)) < len(bases):
+            raise ValueError(f"must not name one twice, got {', '.join(bases)}")
+        return bases
 
     @field_validator("executor", mode="before")
     @classmethod
@@ -214,7 +236,7 @@ def with_values(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 
 def plan_study(
-    settings: Mapping[str, Any],
+    bases: Mapping[str, Mapping[str, Any]],
     *,
     source: str,
     name: str,
@@ -222,18 +244,22 @@ def plan_study(
     grid: Mapping[str, Any] | None = None,
     imports: Iterable[str] = (),
 ) -> StudySpec:
-    """The checked study of ``settings`` x ``grid`` x ``seeds``; nothing is made or run."""
+    """The checked study of ``bases`` (settings by name) x ``grid`` x ``seeds``; nothing is made or run."""
     if not re.fullmatch(r"\w[\w.=+-]*", name):
         raise ConfigError(f"a study's name must be a file name of letters, digits and -_.=+, got {name!r}")
     grid = _checked_grid(grid or {})
     numbers = parse_seeds(seeds)
-    count = len(numbers)
+    count = len(numbers) * len(bases)
     for values in grid.values():
         count *= len(values)
     if count > LARGEST_STUDY:
         raise ConfigError(f"the study has {count} runs; more than {LARGEST_STUDY} are not planned")
-    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    configs = _checked_configs(settings, points, source=source)
+    points = [
+        Point(base if len(bases) > 1 else None, dict(zip(grid, values, strict=True)), settings)
+        for base, settings in bases.items()
+        for values in itertools.product(*grid.values())
+    ]
+    configs = _checked_configs(points, source=source)
     labels = _labels(points)
     return StudySpec(
         name=name,
@@ -242,7 +268,7 @@ def plan_study(
         seeds=numbers,
         imports=tuple(imports),
         settings=tuple(
-            Setting(label=label, changes=point, config=config)
+            Setting(label=label, changes=point.changes, config=config)
             for label, point, config in zip(labels, points, configs, strict=True)
         ),
     )
@@ -265,13 +291,13 @@ def _checked_grid(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
     return dict(grid)
 
 
-def _checked_configs(settings: Mapping[str, Any], points: Iterable[Mapping[str, Any]], *, source: str) -> list[dict[str, Any]]:
+def _checked_configs(points: Iterable[Point], *, source: str) -> list[dict[str, Any]]:
     """The configuration of each point; every problem is told once."""
     configs: list[dict[str, Any]] = []
     problems: dict[str, Problem] = {}
     for point in points:
         try:
-            configs.append(settled_config(with_values(settings, point)))
+            configs.append(settled_config(with_values(point.settings, point.changes)))
         except ConfigError as error:
             problems |= {str(problem): problem for problem in error.problems}
     if problems:
@@ -301,8 +327,8 @@ def _make_paths_absolute(dataset: dict[str, Any] | None) -> None:
         _make_paths_absolute(part)
 
 
-def _labels(points: list[dict[str, Any]]) -> list[str]:
-    """A short and safe file name for each point, e.g. ``learning_rate=0.001__tau=0.02``."""
+def _labels(points: list[Point]) -> list[str]:
+    """A short and safe file name for each point, e.g. ``learning_rate=0.001__tau=0.02``, ``sac-pendulum`` or ``base``."""
     labels = [_label(point) for point in points]
     folded = [label.lower() for label in labels]  # some file systems do not tell upper from lower case
     return [
@@ -311,11 +337,12 @@ def _labels(points: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _label(point: Mapping[str, Any]) -> str:
-    short = [key.rpartition(".")[2] for key in point]
-    names = [name if short.count(name) == 1 else key for key, name in zip(point, short, strict=True)]
-    pieces = [f"{name}={_value_label(value)}" for name, value in zip(names, point.values(), strict=True)]
-    return "__".join(pieces) or "base"
+def _label(point: Point) -> str:
+    changes = point.changes
+    short = [key.rpartition(".")[2] for key in changes]
+    names = [name if short.count(name) == 1 else key for key, name in zip(changes, short, strict=True)]
+    pieces = [f"{name}={_value_label(value)}" for name, value in zip(names, changes.values(), strict=True)]
+    return "__".join(pieces if point.base is None else [_value_label(point.base), *pieces]) or "base"
 
 
 def _value_label(value: Any) -> str:
@@ -325,8 +352,9 @@ def _value_label(value: Any) -> str:
     return re.sub(r"[^\w.+-]+", "-", text).strip("-") or "-"
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+def _digest(point: Point) -> str:
+    what = point.changes if point.base is None else [point.base, point.changes]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
 
 
 # -- the same or another study ---------------------------------------------------------------------------------------
@@ -335,6 +363,7 @@ def _digest(value: Any) -> str:
 def differences(there: StudySpec, here: StudySpec) -> list[str]:
     """What makes two studies different, seeds apart; nothing if ``here`` continues ``there``."""
     found = differing("grid", there.grid, here.grid) + differing("imports", list(there.imports), list(here.imports))
+    found = found or differing("settings", *([setting.label for setting in spec.settings] for spec in (there, here)))
     if found:
         return shortened(found)
     for old, new in zip(there.settings, here.settings, strict=True):

@@ -265,14 +265,18 @@ def plan_from(
     """The plan for a preset, a configuration, a ``study.yaml`` or the directory of a study; arguments come before the file."""
     if not isinstance(source, Mapping) and (Path(source) / STUDY_FILE).is_file():
         return _plan_of_directory(Path(source), seeds, changed=bool(grid or overrides or name or output_dir or list(imports)))
-    file, beside = StudyFile(base=""), None
+    file, beside = StudyFile(base=("",)), None
     title = "a configuration" if isinstance(source, Mapping) else str(source)
     if not isinstance(source, Mapping) and is_study_file(source):
         file, beside = read_settings_file(Path(source), StudyFile), Path(source).parent
-    settings = dict(source) if isinstance(source, Mapping) else base_settings(file.base or source, beside=beside)
-    chosen = name or file.name or default_name(settings if isinstance(source, Mapping) else source)
+    if isinstance(source, Mapping):
+        bases = {"": dict(source)}
+    else:
+        bases = {base: base_settings(base or source, beside=beside) for base in file.base}
+    chosen = name or file.name or default_name(source)
+    changes = {**file.set, **(overrides or {})}
     spec = plan_study(
-        with_values(settings, {**file.set, **(overrides or {})}),
+        {base: with_values(settings, changes) for base, settings in bases.items()},
         source=title,
         name=chosen,
         seeds=file.seeds if seeds is None else seeds,
