@@ -14,7 +14,7 @@ from typing import Any
 
 from rl_training.types import UserError
 
-_GRAPHICS = re.compile(r"OpenGL|EGL|GLFW|OSMesa|_gl\b", re.IGNORECASE)
+_GRAPHICS = re.compile(r"OpenGL|EGL|GLFW|OSMesa|_gl\b|\bglGet", re.IGNORECASE)
 
 
 def draw_elsewhere(function: str, arguments: Mapping[str, Any], *, patience: float | None = None) -> dict[str, Any]:
@@ -47,8 +47,9 @@ def draw_elsewhere(function: str, arguments: Mapping[str, Any], *, patience: flo
             last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             facts = {"problem": f"rendering ended abruptly: {last[:200]}"}
         if "problem" not in facts or not _GRAPHICS.search(str(facts["problem"])):
-            break
-    return facts
+            return facts
+    hint = "no OpenGL library works here: set MUJOCO_GL to one that does (egl, osmesa, glfw), or install one"
+    return {"problem": f"{hint} ({facts['problem']})"}
 
 
 def main(function: str, arguments: str) -> None:
