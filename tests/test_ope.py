@@ -109,6 +109,52 @@ def value_of(dataset: TransitionDataset, action: float, **changes: Any) -> OPERe
     return result
 
 
+class LinearPolicy(ConstantAction):
+    """Pushes against the state: a = -gain * s."""
+
+    def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
+        return (-self.action * obs).clamp(-1, 1)
+
+
+def pushed(states: Any, actions: Any) -> Any:
+    """A mass on a line between walls."""
+    return np.clip(states + 0.5 * actions, -1, 1)
+
+
+def test_agents_of_known_quality_are_ranked_as_playing_them_does() -> None:
+    """Keep s near 0, with reward -s^2: the data pushes at random, six policies push with different gains."""
+    rng = np.random.default_rng(0)
+    states = rng.uniform(-1, 1, 60)
+    recorded = []
+    for _ in range(20):
+        actions = rng.uniform(-1, 1, 60)
+        recorded.append(np.stack((states, actions, -(states**2), pushed(states, actions))))
+        states = recorded[-1][3]
+    state, action, reward, following = np.stack(recorded).transpose(1, 2, 0).reshape(4, -1)  # one episode after the other
+    dataset = TransitionDataset(
+        obs=state[:, None],
+        actions=action[:, None],
+        rewards=reward,
+        next_obs=following[:, None],
+        dones=np.zeros(1200),
+        episode_ends=np.arange(20, 1201, 20),
+    )
+    spec = EnvSpec("made-up", (1,), "continuous", (1,), "float32", (-1.0,), (1.0,))
+    true, estimated = [], []
+    for gain in (-1.0, -0.2, 0.0, 0.15, 0.5, 1.5):
+        policy = Policy(LinearPolicy(gain), spec)
+        result = evaluate_policy_off_policy(policy, dataset, FittedQConfig(**{**QUICK, "updates": 400}), seed=0)
+        assert result is not None
+        estimated.append(result.fqe_value)
+        states, value = recorded[0][0], 0.0
+        for step in range(100):
+            value -= 0.9**step * float((states**2).mean())
+            states = pushed(states, np.clip(-gain * states, -1, 1))
+        true.append(value)
+    ranks = [np.argsort(np.argsort(values)) for values in (true, estimated)]
+    assert np.corrcoef(ranks[0], ranks[1])[0, 1] >= 0.8
+
+
 def one_step_episodes(terminated: bool) -> TransitionDataset:
     """Always the same state; rewards of 0 and 2 in turn; every episode is one step."""
     rows = 200
