@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 MINUTES ?= 10
 SEED    ?= 0
 
-.PHONY: help setup train test check format learn-check soak bench fuzz docs clean
+.PHONY: help setup train test check format evidence learn-check soak bench fuzz docs clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,8 +32,11 @@ format: setup  ## Put the code in shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-learn-check: setup  ## Learning runs with thresholds, three seeds each
-	$(BIN)/python benchmarks/learning.py --check
+evidence: setup  ## Run what is missing of the benchmark suite, then rewrite its tables and reports; SUITE=online_classic
+	$(BIN)/python benchmarks/evidence.py $(SUITE)
+
+learn-check: setup  ## Fresh runs of the quick suites, three seeds each, against thresholds
+	$(BIN)/python benchmarks/evidence.py --check
 
 soak: setup  ## Faults on purpose: kill, fill the disk, damage, resume, compare; MINUTES=10 SEED=0
 	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES) --seed $(SEED)
