@@ -34,7 +34,7 @@ SCRATCH = {"learning_starts": 100, "tau": 0.02}
 TASKS: dict[str, dict[str, Any]] = {
     "pendulum": {
         "env_id": "Pendulum-v1",
-        "episodes": 10,
+        "episodes": 5,
         "updates": 5_000,
         "steps": 2_000,
         "evaluations": 10,
