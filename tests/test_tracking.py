@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from support import assert_same_run, metric_rows, tiny_config, tiny_settings
 
 from rl_training.cli import main
 from rl_training.experiment import tracking
@@ -19,7 +20,6 @@ from rl_training.experiment.tracking import TrackedRun, TrackingSink
 from rl_training.runtime.training import train
 from rl_training.runtime.workflows import resume_training
 from rl_training.types import ConfigError
-from support import assert_same_run, metric_rows, tiny_config, tiny_settings
 
 needs_wandb = pytest.mark.skipif(tracking.find_spec("wandb") is None, reason="wandb is not installed")
 needs_mlflow = pytest.mark.skipif(tracking.find_spec("mlflow") is None, reason="mlflow is not installed")

@@ -58,6 +58,8 @@ FOREIGN_NAMES = {
     "n_eval_episodes": "eval_episodes",
     "save_freq": "checkpoint_interval",
     "n_steps": "total_timesteps",
+    "tensorboard_log": "output_dir",
+    "verbose": "progress_bar of learn()",
 }
 """Names that other libraries use, for the error message only."""
 
@@ -205,8 +207,8 @@ class TrainConfig(Settings):
 
     eval_interval: int | None = Field(5_000, ge=1, description="steps between evaluations; none: only at the end")
     eval_episodes: int = Field(10, ge=0, description="episodes of an evaluation; 0 turns evaluation off")
-    ope: OPEConfig | None = Field(None, description="evaluate by fitted Q evaluation on the way (offline)")
     record_video: bool = Field(False, description="film an episode of each evaluation, to videos/ in the run directory")
+    ope: OPEConfig | None = Field(None, description="evaluate by fitted Q evaluation on the way (offline)")
     early_stopping: EarlyStoppingConfig | None = Field(None, description="when to stop before the budget is spent")
     max_updates: int | None = Field(None, ge=1, description="budget of gradient steps, besides total_timesteps")
     max_epochs: float | None = Field(None, gt=0, description="budget in passes over the dataset (offline), besides the others")

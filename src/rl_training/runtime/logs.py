@@ -16,7 +16,7 @@ LOG_FILES = ("metrics.jsonl", "evaluations.csv")
 
 
 class RunLogs:
-    """``metrics.jsonl``, ``evaluations.csv``, TensorBoard, trackers. What could not be written is written with the next row."""
+    """``metrics.jsonl``, ``evaluations.csv``, TensorBoard, trackers. What could not be written comes with the next row."""
 
     def __init__(
         self,
