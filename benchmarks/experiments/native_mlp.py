@@ -39,8 +39,8 @@ def native_forwards(ensemble: Callable[..., Tensor]) -> dict[type, Forward]:
         return ensemble(x, *layers_of(self), 1)[0]
 
     def twin_forward(self: mlp.TwinCritics, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        weights, biases = zip(layers_of(self.q1.net), layers_of(self.q2.net), strict=True)
-        q1, q2 = ensemble(torch.cat((obs, actions), dim=-1), sum(weights, []), sum(biases, []), 2).squeeze(-1)
+        (weights1, biases1), (weights2, biases2) = layers_of(self.q1.net), layers_of(self.q2.net)
+        q1, q2 = ensemble(torch.cat((obs, actions), dim=-1), weights1 + weights2, biases1 + biases2, 2).squeeze(-1)
         return q1, q2
 
     def ensemble_forward(self: mlp.EnsembleMLP, x: Tensor, members: Tensor | None = None) -> Tensor:
