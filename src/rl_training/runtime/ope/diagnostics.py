@@ -136,11 +136,14 @@ def warnings_of(
             f"horizon cut by time limits: at the end of the data's episodes {tail:.0%} of the discounted weight is still to "
             "come; fqe_value counts it, behaviour_value cannot"
         )
+    needed = 3.0 / (critics.config.tau * (1.0 - gamma))  # the level of all values gets there at this rate: to 95 % of the way
+    if critics.config.updates < needed:
+        found.append(f"not converged: {critics.config.updates:,} updates are too few for this discount; give it {needed:,.0f}")
     gap = abs(fitted.mean) / (1.0 - gamma)  # an error of every value by x leaves a mean TD error of (1 - gamma) x
     if max(gap, _drift(fit)) > 0.1 * critics.value_scale:
         found.append(
-            f"not converged after {critics.config.updates:,} updates: the value moved by {_drift(fit):.3g} over the last fifth"
-            f" and the mean TD error puts it off by about {gap:.3g}; give it more updates"
+            f"not converged: the value moved by {_drift(fit):.3g} over the last fifth of the updates and the mean TD error "
+            f"puts it off by about {gap:.3g}; give it more updates"
         )
     if held_out.root_mean_square > 2.0 * fitted.root_mean_square:
         found.append(
