@@ -21,7 +21,7 @@ train: setup  ## Train SAC on Pendulum-v1 (a minute or two) and say where the re
 	$(BIN)/rl-training train sac/pendulum
 
 test: check  ## Format, lint and type checks, then the whole quick suite
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadgroup
 
 check: setup  ## Formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -141,32 +141,34 @@ def damage(run: Path, name: str, content: str) -> Path:
     return run
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("config.yaml", "algo: [", "is not valid YAML"),
-        ("config.yaml", "- 1", "must hold a mapping"),
-        ("config.yaml", "env_id: x", "names no algorithm"),
-        ("metadata.json", "{", "cannot be read"),
-        ("metadata.json", "[]", "must hold an object"),
-        ("evaluations.csv", "step,episode,seed,return,length\n10,0,0,nan,5\n", "has the return nan at step 10 in line 2"),
-        ("evaluations.csv", "step,return\nten,1\n", "has no step and return in line 2"),
-        ("evaluations.csv", "something else\n1\n", "has no step and return in line 2"),
-        ("evaluations.csv", "step,episode,seed,return,length\n", "finished, but never evaluated"),
-    ],
-)
-def test_a_broken_run_is_listed_and_does_not_count(name: str, content: str, problem: str, tmp_path: Path) -> None:
+BROKEN = [
+    ("config.yaml", "algo: [", "is not valid YAML"),
+    ("config.yaml", "- 1", "must hold a mapping"),
+    ("config.yaml", "env_id: x", "names no algorithm"),
+    ("metadata.json", "{", "cannot be read"),
+    ("metadata.json", "[]", "must hold an object"),
+    ("evaluations.csv", "step,episode,seed,return,length\n10,0,0,nan,5\n", "has the return nan at step 10 in line 2"),
+    ("evaluations.csv", "step,return\nten,1\n", "has no step and return in line 2"),
+    ("evaluations.csv", "something else\n1\n", "has no step and return in line 2"),
+    ("evaluations.csv", "step,episode,seed,return,length\n", "finished, but never evaluated"),
+]
+
+
+def test_broken_runs_are_listed_and_do_not_count(tmp_path: Path) -> None:
     study = make_study(tmp_path / "study")
-    broken = damage(make_run(study / "broken", seed=9), name, content)
+    broken = [
+        damage(make_run(study / f"broken{number}", seed=9 + number), name, content)
+        for number, (name, content, _) in enumerate(BROKEN)
+    ]
     evidence = gather_evidence([study])
-    (found,) = [run for run in evidence.runs if run.path == broken]
-    assert not found.counts
-    assert found.problem is not None
-    assert problem in found.problem
-    assert sum(run.counts for run in evidence.runs) == 6
+    found = {run.path: run for run in evidence.runs}
     html = page(tmp_path, study)
-    assert "1 of 7 runs do not count in scores" in html
-    assert ">broken</a>" in html
+    for path, (_, _, problem) in zip(broken, BROKEN, strict=True):
+        assert not found[path].counts
+        assert problem in (found[path].problem or ""), path
+        assert f">{path.name}</a>" in html
+    assert sum(run.counts for run in evidence.runs) == 6
+    assert "9 of 15 runs do not count in scores" in html
 
 
 def test_a_report_of_nothing_but_broken_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,9 +276,14 @@ class Page(HTMLParser):
                 self.handlers.append(name)
 
 
-def test_the_page_is_whole_and_needs_nothing_else(tmp_path: Path) -> None:
-    html = page(tmp_path, make_study(tmp_path / "study"), title="My study")
-    found = Page(html)
+@pytest.fixture(scope="module")
+def my_page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("page")
+    return page(directory, make_study(directory / "study"), title="My study")
+
+
+def test_the_page_is_whole_and_needs_nothing_else(my_page: str) -> None:
+    html, found = my_page, Page(my_page)
     assert "<title>My study</title>" in html
     assert "default-src &#39;none&#39;" in html or "default-src 'none'" in html
     assert not {"iframe", "object", "embed", "base", "form"} & set(found.tags)
@@ -288,9 +295,8 @@ def test_the_page_is_whole_and_needs_nothing_else(tmp_path: Path) -> None:
     assert html.count('class="plot"') == 1 + 3 + 1  # curves, three statistics on one environment, a profile
 
 
-def test_colours_follow_the_page(tmp_path: Path) -> None:
-    html = page(tmp_path, make_study(tmp_path / "study"))
-    plots = re.findall(r'<svg viewBox[^>]*class="plot".*?</svg>', html, re.DOTALL)
+def test_colours_follow_the_page(my_page: str) -> None:
+    plots = re.findall(r'<svg viewBox[^>]*class="plot".*?</svg>', my_page, re.DOTALL)
     assert len(plots) == 5
     for plot in plots:
         assert "currentColor" in plot
@@ -463,9 +469,14 @@ def test_the_command_line_and_reading_runs_stay_light() -> None:
 # -- animation -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_best_agent_is_shown_at_play(tmp_path: Path) -> None:
-    train(tiny_config("sac", tmp_path / "runs", env_id="test_report:PaintedEnv"))
-    write_report([tmp_path / "runs"], tmp_path / "report.html")
+@pytest.fixture(scope="module")
+def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real run of an environment that can be drawn."""
+    return train(tiny_config("sac", tmp_path_factory.mktemp("painted"), env_id="test_report:PaintedEnv")).run_dir
+
+
+def test_the_best_agent_is_shown_at_play(painted: Path, tmp_path: Path) -> None:
+    write_report([painted], tmp_path / "report.html")
     html = (tmp_path / "report.html").read_text()
     assert "No animation" not in html
     (moving,) = re.findall(r'data-moving="data:image/(?:webp|gif);base64,([^"]+)"', html)
@@ -474,14 +485,13 @@ def test_the_best_agent_is_shown_at_play(tmp_path: Path) -> None:
 
 
 def test_an_environment_that_cannot_be_drawn_leaves_a_note(tmp_path: Path) -> None:
-    train(tiny_config("sac", tmp_path / "runs", env_id="support:CountingEnv"))
+    train(tiny_config("sac", tmp_path / "runs", env_id="support:CountingEnv", total_timesteps=40))
     write_report([tmp_path / "runs"], tmp_path / "report.html")
     assert "No animation: " in (tmp_path / "report.html").read_text()
 
 
-def test_code_of_the_user_is_not_imported_if_that_is_forbidden(tmp_path: Path) -> None:
-    train(tiny_config("sac", tmp_path / "runs", env_id="test_report:PaintedEnv"))
-    assert main(["report", str(tmp_path / "runs"), "-o", str(tmp_path / "report.html"), "--no-user-code"]) == 0
+def test_code_of_the_user_is_not_imported_if_that_is_forbidden(painted: Path, tmp_path: Path) -> None:
+    assert main(["report", str(painted), "-o", str(tmp_path / "report.html"), "--no-user-code"]) == 0
     assert "user code is switched off" in (tmp_path / "report.html").read_text()
 
 

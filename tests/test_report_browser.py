@@ -15,6 +15,7 @@ from support import tiny_config
 from rl_training.runtime.training import train
 from rl_training.studies.report import write_report
 
+pytestmark = pytest.mark.xdist_group("browser")  # one worker has the runs and the browser
 ALGOS = ("ddpg", "sac", "td3")
 FLAGS = (
     "--headless=new",
@@ -35,7 +36,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("study")
     for algo in ALGOS:
         for seed in (1, 2, 3):
-            train(tiny_config(algo, directory / "runs", seed=seed, total_timesteps=240, eval_interval=60))
+            train(tiny_config(algo, directory / "runs", seed=seed, total_timesteps=60, eval_interval=20))
     write_report([directory / "runs"], directory / "report.html", title="Three by three")
     return directory / "report.html"
 

@@ -171,7 +171,8 @@ def study_config(study: Study) -> Any:
 
 
 def test_sweep_does_only_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["sweep", config_file(tmp_path), "--executor", "serial", "--output-dir", str(tmp_path / "out"), "--name", "s"]
+    tiny = config_file(tmp_path, total_timesteps=40, eval_interval=None)
+    command = ["sweep", tiny, "--executor", "serial", "--output-dir", str(tmp_path / "out"), "--name", "s"]
     command += ["--grid", "algo_kwargs.learning_rate=1e-3,3e-4", "--json"]
     assert main([*command, "--seeds", "1"]) == 0
     first = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -191,7 +192,8 @@ def test_sweep_does_only_what_is_missing(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_lines_and_table_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["sweep", config_file(tmp_path), "--executor", "serial", "--output-dir", str(tmp_path / "out"), "--seeds", "1-2"]
+    tiny = config_file(tmp_path, total_timesteps=40, eval_interval=None)
+    command = ["sweep", tiny, "--executor", "serial", "--output-dir", str(tmp_path / "out"), "--seeds", "1-2"]
     assert main(command) == 0
     captured = capsys.readouterr()
     assert [line.split(":")[0] for line in captured.err.splitlines()] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -27,12 +28,13 @@ from rl_training.studies.executors import Event, Executor, ProcessExecutor, Resu
 from rl_training.studies.worker import do_run, state_of
 from rl_training.types import ConfigError
 
+pytestmark = pytest.mark.xdist_group("executors")  # one worker has the reference runs and Ray
 GRID = {"algo_kwargs.learning_rate": [1e-3, 3e-4]}
 SETTINGS = ["learning_rate=0.001", "learning_rate=0.0003"]
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    given = {"total_timesteps": 120, "checkpoint_interval": 30, "eval_interval": 60, "log_interval": 30, **changes}
+    given = {"total_timesteps": 80, "checkpoint_interval": 20, "eval_interval": 40, "log_interval": 20, **changes}
     patient = {"algo_kwargs": {"learning_starts": 50}, "env_id": "test_study_executors:patient_pendulum"}
     data = tiny_settings("sac", Path("unused"), **{**patient, **given})
     for key in ("seed", "output_dir", "torch_threads"):
@@ -73,8 +75,8 @@ class DeadlyEnv(CountingEnv):
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """Eight undisturbed runs, one after the other in this process."""
-    study = Study.create(settings(), seeds="1-4", grid=GRID, output_dir=tmp_path_factory.mktemp("serial"), name="s")
+    """Four undisturbed runs, one after the other in this process."""
+    study = Study.create(settings(), seeds="1-2", grid=GRID, output_dir=tmp_path_factory.mktemp("serial"), name="s")
     result = study.run("serial")
     assert result.exit_code == 0
     assert [row["setting"] for row in result.summary()] == SETTINGS
@@ -146,7 +148,7 @@ def completes_though_a_worker_is_killed(study: Study, executor: Executor | str) 
         result = study.run(executor, on_event=events.append, **({"workers": 2} if isinstance(executor, str) else {}))
     assert result.exit_code == 0
     assert [event.run["name"] for event in events if event.kind == "lost"] == [f"{SETTINGS[0]}/seed2"]
-    assert sum(event.kind == "finished" for event in events) == 8
+    assert sum(event.kind == "finished" for event in events) == 4
     return events
 
 
@@ -154,7 +156,7 @@ def completes_though_a_worker_is_killed(study: Study, executor: Executor | str) 
 
 
 def test_processes_give_the_same_bits_though_one_is_killed(reference: Study, tmp_path: Path) -> None:
-    study = Study.create(slow_settings(tmp_path), seeds="1-4", grid=GRID, output_dir=tmp_path, name="s")
+    study = Study.create(slow_settings(tmp_path), seeds="1-2", grid=GRID, output_dir=tmp_path, name="s")
     lost = next(e for e in completes_though_a_worker_is_killed(study, "process") if e.kind == "lost")
     assert "it ended with signal 9" in lost.message
     assert_same_study(reference, study)
@@ -170,7 +172,7 @@ def test_ctrl_c_saves_and_sweep_goes_on(
     command += ["--output-dir", str(tmp_path), "--executor"]
     victim = tmp_path / "s" / "runs" / SETTINGS[0] / "seed1"
     with once_it_has_saved(victim, interrupt_this, tmp_path / "slow"):
-        assert main([*command, kind]) == 130
+        assert main([*command, kind, "--workers", "1"]) == 130
     assert state_of(victim).status == "interrupted"
     assert f"rl-training sweep {tmp_path / 's'}" in capsys.readouterr().out
     assert not list((tmp_path / "s").rglob(".lock"))  # nobody is left working
@@ -263,7 +265,7 @@ def test_one_failing_run_does_not_stop_the_others(
 
 
 def test_a_run_that_decided_to_stop_and_was_killed_before_it_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stops = settings(early_stopping={"patience": 0, "target_value": -1e9}, eval_interval=60)
+    stops = settings(early_stopping={"patience": 0, "target_value": -1e9}, eval_interval=40)
     whole, killed = (
         Study.create(stops, seeds=1, output_dir=tmp_path / name, name="s").runs()[0] for name in ("whole", "killed")
     )
@@ -298,7 +300,7 @@ class Stopper(Callback):
 
 def test_specs_can_carry_callbacks_and_executors_ask_for_runs_when_they_have_room(tmp_path: Path) -> None:
     specs = Study.create(settings(), seeds="1-2", output_dir=tmp_path, name="s").runs()
-    specs[0]["callbacks"] = [{"use": "test_study_executors:Stopper", "options": {"step": 80}}]
+    specs[0]["callbacks"] = [{"use": "test_study_executors:Stopper", "options": {"step": 60}}]
     asked = one_by_one(specs)
     log: list[str] = []
 
@@ -335,28 +337,38 @@ def ray_cluster() -> Iterator[Any]:
 
 @pytest.mark.ray
 def test_ray_gives_the_same_bits_though_a_worker_is_killed(ray_cluster: Any, reference: Study, tmp_path: Path) -> None:
-    study = Study.create(slow_settings(tmp_path), seeds="1-4", grid=GRID, output_dir=tmp_path, name="s")
+    study = Study.create(slow_settings(tmp_path), seeds="1-2", grid=GRID, output_dir=tmp_path, name="s")
     lost = next(e for e in completes_though_a_worker_is_killed(study, "ray") if e.kind == "lost")
     assert "WorkerCrashedError" in lost.message
     assert_same_study(reference, study)
 
 
 @pytest.mark.ray
-def test_ray_saves_when_interrupted_and_refuses_what_does_not_fit(
+def test_ray_saves_when_interrupted_refuses_what_does_not_fit_and_is_joined_by_its_address(
     ray_cluster: Any, reference: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(dump_yaml(slow_settings(tmp_path)))
     command = ["sweep", str(config), "--grid", "algo_kwargs.learning_rate=1e-3,3e-4", "--seeds", "1", "--name", "s", "-q"]
-    command += ["--output-dir", str(tmp_path), "--executor"]
-    assert main([*command, "ray", "--cpus-per-run", "9999"]) == 2
+    command += ["--output-dir", str(tmp_path), "--executor", "ray"]
+    assert main([*command, "--cpus-per-run", "9999"]) == 2
     assert "a run asks for 9999 CPUs, and no machine of the Ray cluster has that" in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
     victim = tmp_path / "s" / "runs" / SETTINGS[0] / "seed1"
     with once_it_has_saved(victim, interrupt_this, tmp_path / "slow"):
-        assert main([*command, "ray", "--workers", "1"]) == 130
+        assert main([*command, "--workers", "1"]) == 130
     assert state_of(victim).status == "interrupted"
-    assert main([*command, "serial"]) == 0
+    # another process joins the cluster by its address, and goes on
+    address = ray_cluster.get_runtime_context().gcs_address
+    joined = subprocess.run(
+        [sys.executable, "-m", "rl_training", *command, "--workers", "1", "--ray-address", address, "--json"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert joined.returncode == 0, joined.stderr
+    assert [run["status"] for run in json.loads(joined.stdout.splitlines()[-1])["runs"]] == ["finished"] * 2
     assert_same_study(reference, Study.open(tmp_path / "s"))
 
 
