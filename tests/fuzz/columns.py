@@ -86,7 +86,7 @@ def _retype(array: Any, rng: random.Random) -> Any:
     try:
         with np.errstate(all="ignore"):
             return np.asarray(array).astype(dtype)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):  # the last one: dates that do not fit into two characters
         return np.zeros(np.shape(array), dtype)
 
 

@@ -185,6 +185,7 @@ class Collector:
         episodes = parts["episodes"]
         if self._n_step is not None:
             self._n_step.load_state_dict(episodes)
+            self._require_sound_steps(episodes)
         if self._running_returns is not None:
             self._running_returns.load_state_dict(episodes)
         states = [
@@ -200,9 +201,24 @@ class Collector:
         rows = buffer.rows[: len(buffer)]
         if not 0 <= buffer.cursor < buffer.capacity or not math.isfinite(rows.sum(dtype=torch.float64).item()):
             raise ValueError("the replay has a write position or a number that it cannot have")
+        self._require_known_actions(rows[:, buffer.obs_dim])
+
+    def _require_sound_steps(self, episodes: dict[str, torch.Tensor]) -> None:
+        """The same for steps that are held back for n-step returns."""
+        for name, column in episodes.items():
+            if name.startswith("n_step."):
+                if name.endswith(".actions"):
+                    self._require_known_actions(column)
+                if name.endswith(".obs") and column.shape[1:] != self._obs.shape[1:]:
+                    raise ValueError("the steps held back have observations of another size")
+                if not math.isfinite(column.sum(dtype=torch.float64).item()):
+                    raise ValueError("the steps held back have a number that is not finite")
+
+    def _require_known_actions(self, actions: torch.Tensor) -> None:
+        """Refuse indices of actions that there are not."""
         if self._env_spec.action_kind == "discrete":
-            actions = rows[:, buffer.obs_dim]
-            if not bool(((actions >= 0) & (actions < self._env_spec.num_actions) & (actions == actions.floor())).all()):
+            known = (actions >= 0) & (actions < self._env_spec.num_actions) & (actions == actions.floor())
+            if not bool(known.all()):
                 raise ValueError("the replay has actions that there are not")
 
     def _require_valid_actions(self, actions: npt.NDArray[Any]) -> None:
