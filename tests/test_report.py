@@ -475,29 +475,20 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tiny_config("sac", tmp_path_factory.mktemp("painted"), env_id="test_report:PaintedEnv")).run_dir
 
 
-def test_the_best_agent_is_shown_at_play(painted: Path, tmp_path: Path) -> None:
-    write_report([painted], tmp_path / "report.html")
+def test_the_best_agent_is_shown_at_play_or_a_note_says_why_not(painted: Path, tmp_path: Path) -> None:
+    train(tiny_config("sac", tmp_path / "runs", env_id="support:CountingEnv", total_timesteps=40))
+    make_run(tmp_path / "runs" / "without_a_checkpoint")
+    write_report([painted, tmp_path / "runs"], tmp_path / "report.html")
     html = (tmp_path / "report.html").read_text()
-    assert "No animation" not in html
+    assert html.count("No animation: ") == 2  # one cannot be drawn, one has nothing to play
     (moving,) = re.findall(r'data-moving="data:image/(?:webp|gif);base64,([^"]+)"', html)
     assert 500 < len(moving) < 2_000_000
     assert "sac, seed 7, return 30.0" in html
 
 
-def test_an_environment_that_cannot_be_drawn_leaves_a_note(tmp_path: Path) -> None:
-    train(tiny_config("sac", tmp_path / "runs", env_id="support:CountingEnv", total_timesteps=40))
-    write_report([tmp_path / "runs"], tmp_path / "report.html")
-    assert "No animation: " in (tmp_path / "report.html").read_text()
-
-
 def test_code_of_the_user_is_not_imported_if_that_is_forbidden(painted: Path, tmp_path: Path) -> None:
     assert main(["report", str(painted), "-o", str(tmp_path / "report.html"), "--no-user-code"]) == 0
     assert "user code is switched off" in (tmp_path / "report.html").read_text()
-
-
-def test_a_run_without_a_checkpoint_leaves_a_note(tmp_path: Path) -> None:
-    write_report([make_run(tmp_path / "run")], tmp_path / "report.html")
-    assert "No animation: " in (tmp_path / "report.html").read_text()
 
 
 # -- compare -------------------------------------------------------------------------------------------------------------
