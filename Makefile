@@ -39,13 +39,15 @@ learn-check: setup  ## Fresh runs of the quick suites, three seeds each, against
 	$(BIN)/python benchmarks/evidence.py --check
 
 soak: setup  ## Faults on purpose: kill, fill the disk, damage, resume, compare; MINUTES=10 SEED=0
-	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES) --seed $(SEED)
+	$(BIN)/python -m tests.faults.soak --minutes $(MINUTES) --seed $(SEED) --output benchmarks/results/soak.json
+	$(BIN)/python benchmarks/reliability_tables.py
 
 bench: setup  ## Speed beside other libraries, in one interleaved run (about an hour)
 	$(BIN)/python benchmarks/speed.py
 
 fuzz: setup  ## 20,000 cases of wild input (CASES=, SEED=): each must succeed or be refused
-	$(BIN)/python -m tests.fuzz.run --cases $(or $(CASES),20000) --seed $(or $(SEED),0)
+	$(BIN)/python -m tests.fuzz.run --cases $(or $(CASES),20000) --seed $(or $(SEED),0) --json benchmarks/results/fuzz.json
+	$(BIN)/python benchmarks/reliability_tables.py
 
 docs: setup  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict

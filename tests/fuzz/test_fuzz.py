@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from safetensors.torch import load, save
 
 from rl_training.experiment.checkpointing import Checkpoint
+from rl_training.runtime.workflows import resume_training
+from rl_training.types import CheckpointError
 
 from . import checkpoints
 from .configs import wild
@@ -134,3 +137,19 @@ def test_sealed_checkpoints_pass_their_checksums(supervisor: Supervisor, tmp_pat
     checkpoints.seal(path, manifest)
     Checkpoint(path).verify()
     assert Checkpoint(path).manifest["trainer"]["stop_reason"] == "edited"
+
+
+@pytest.mark.parametrize(("column", "value"), [("actions", 100), ("rewards", float("nan")), ("obs", float("inf"))])
+def test_steps_held_back_for_n_step_returns_are_checked(
+    column: str, value: float, supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """Found by a case: an action that there is not came through the queue of n-step returns, past the replay's check."""
+    supervisor.build("checkpoint")
+    path = checkpoints.newest(shutil.copytree(supervisor.bases / "dqn", tmp_path / "dqn"))
+    part = path / "episodes.safetensors"
+    tensors = load(part.read_bytes())
+    tensors[f"n_step.0.{column}"][:] = value
+    part.write_bytes(save(tensors))
+    checkpoints.seal(path)
+    with pytest.raises(CheckpointError, match=r"replay has actions|held back"):
+        resume_training(path, total_timesteps=checkpoints.STEPS + 8)
