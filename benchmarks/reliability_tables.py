@@ -21,8 +21,8 @@ def soak_table(result: dict[str, Any]) -> str:
         f"{result['runs']} runs of {len(result['faults_by_algorithm'])} algorithms, {result['faults']} faults, "
         f"{result['resumed']} resumes, {result['processes']} processes: **{result['identical']} of {result['runs']} runs "
         f"identical** to their uninterrupted twins. At most {result['lost_steps_at_most']} steps were repeated (a checkpoint "
-        f"every {result['checkpoint_interval']}); from a signal to the end of the process {exits['median']} s (median; at most "
-        f"{exits['at_most']} s).",
+        f"every {result['checkpoint_interval']}); from a signal to the end of the process {exits['median']} s (median; at "
+        f"most {exits['at_most']} s).",
         "",
         "| faults by | |",
         "|---|---|",
