@@ -452,6 +452,7 @@ ALLOWED = {
     ("experiment/yaml_files.py", "yaml.load"): "with a subclass of SafeLoader, see the test below",
     ("experiment/registry.py", "importlib.import_module"): "an algorithm, after its name was found in the registry",
     ("algorithms/__init__.py", "import_module"): "an algorithm's class, after its name was found in the registry",
+    ("runtime/drawing_process.py", "import_module"): "a function of the package, by a name that is written in the source",
     ("studies/__init__.py", "import_module"): "a module of the package, by a name that is written in the source",
     (
         "studies/worker.py",
