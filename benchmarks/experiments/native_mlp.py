@@ -2,12 +2,14 @@
 
     python benchmarks/experiments/native_mlp.py            # needs a C++ compiler and ninja; about three minutes
 
-Agreement of losses is printed first, then the ratio of the median update times (above 1: the native operator is faster).
+Losses must agree; the ratio is that of the median update times (above 1: the native operator is faster). The table goes into
+docs/performance.md.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,9 @@ from rl_training.models import mlp
 from rl_training.types import EnvSpec
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from jobs import ROOT, write_section  # noqa: E402
+
 TASK = EnvSpec("HalfCheetah-v5", (17,), "continuous", (6,), "float32", (-1.0,) * 6, (1.0,) * 6)
 UPDATES, ROUNDS = 40, 11
 Forward = Callable[..., Any]
@@ -90,10 +95,12 @@ def main() -> None:
     networks = (mlp.MLP, mlp.TwinCritics, mlp.EnsembleMLP)
     plain: dict[type, Forward] = {network: network.forward for network in networks}
     forwards = {"torch": plain, "native": native_forwards(extension.ensemble)}
-    print("| algorithm | threads | torch, updates/s | native | ratio |\n|---|---|---|---|---|")
+    lines = ["| algorithm | threads | torch, updates/s | native | ratio |", "|---|---|---|---|---|"]
     for algo in ("sac", "td3", "redq"):
         for threads in (1, 2):
-            print(compare(algo, threads, forwards), flush=True)
+            lines.append(compare(algo, threads, forwards))
+            print(lines[-1], flush=True)
+    write_section(ROOT / "docs" / "performance.md", "native", "\n".join(lines))
 
 
 if __name__ == "__main__":
