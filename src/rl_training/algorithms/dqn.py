@@ -123,23 +123,27 @@ class DQN(Algorithm):
             target_q = td_target(batch, next_q, gamma=hp.gamma)
         terms = dqn_td_loss(q_values=self.q_network(batch["obs"]), actions=batch["actions"], target_q=target_q)
         self.optimizer.minimize(terms["loss"], max_grad_norm=hp.max_grad_norm)
-        terms["epsilon"] = torch.tensor(hp.epsilon(global_step))
-        return UpdateResult(terms)
+        return UpdateResult({**terms, "epsilon": hp.epsilon(global_step)})
 
     def act(self, obs: Tensor, *, deterministic: bool = True) -> Tensor:
         """The greedy action; with a chance of ``epsilon_end`` a random one unless deterministic."""
-        greedy: Tensor = self.q_network(obs).argmax(dim=1)
-        return greedy if deterministic else self._randomised(greedy, self.hp.epsilon_end)
+        return self._greedy(obs) if deterministic else self._epsilon_greedy(obs, self.hp.epsilon_end)
 
     def explore(self, obs: Tensor, *, global_step: int) -> Tensor:
         """Epsilon-greedy actions."""
-        greedy: Tensor = self.q_network(obs).argmax(dim=1)
-        return self._randomised(greedy, self.hp.epsilon(global_step))
+        return self._epsilon_greedy(obs, self.hp.epsilon(global_step))
 
-    def _randomised(self, greedy: Tensor, epsilon: float) -> Tensor:
-        shape, device = greedy.shape, greedy.device
-        anything = torch.randint(self.q_network.num_actions, shape, generator=self.generator, device=device)
-        return torch.where(torch.rand(shape, generator=self.generator, device=device) < epsilon, anything, greedy)
+    def _greedy(self, obs: Tensor) -> Tensor:
+        values: Tensor = self.q_network(obs)
+        return values.argmax(dim=1)
+
+    def _epsilon_greedy(self, obs: Tensor, epsilon: float) -> Tensor:
+        count, device = len(obs), obs.device
+        anything = torch.randint(self.q_network.num_actions, (count,), generator=self.generator, device=device)
+        is_random = torch.rand(count, generator=self.generator, device=device) < epsilon
+        if bool(is_random.all()):  # nobody asks the network
+            return anything
+        return torch.where(is_random, anything, self._greedy(obs))
 
 
 def build_model(env_spec: EnvSpec, hp: DQNHyperparameters) -> MLPQNetwork | MLPDuelingQNetwork:

@@ -22,10 +22,9 @@ class FlatAdam:
         self.parameters = list(parameters)
         self.base_learning_rate = learning_rate
         self.values = flatten_parameters(self.parameters)
-        self._flat = nn.Parameter(self.values)
-        self._flat.grad = torch.zeros_like(self.values)
+        self._gradient = torch.zeros_like(self.values)
         sizes = [parameter.numel() for parameter in self.parameters]
-        for parameter, view in zip(self.parameters, self._flat.grad.split(sizes), strict=True):
+        for parameter, view in zip(self.parameters, self._gradient.split(sizes), strict=True):
             parameter.grad = view.view_as(parameter)  # backward adds into the flat gradient
         self.learning_rate = learning_rate  # now in force: the base rate times the schedule's scale
         self._state = {
@@ -40,20 +39,18 @@ class FlatAdam:
 
     def minimize(self, loss: Tensor, *, max_grad_norm: float | None = None) -> None:
         """One gradient step on ``loss``."""
-        gradient = self._flat.grad
-        assert gradient is not None
-        gradient.zero_()
+        self._gradient.zero_()
         loss.backward(inputs=self.parameters)
-        if max_grad_norm is not None:
-            nn.utils.clip_grad_norm_([self._flat], max_grad_norm)
-        self._step(gradient)
+        if max_grad_norm is not None:  # as torch's clip_grad_norm_, which takes parameters and not a flat gradient
+            self._gradient.mul_((max_grad_norm / (self._gradient.norm() + 1e-6)).clamp(max=1.0))
+        self._step()
 
     @torch.no_grad()
-    def _step(self, gradient: Tensor) -> None:
+    def _step(self) -> None:
         """torch's own Adam as a function: the optimiser object around it costs more than the step of a small network."""
         adam(
             [self.values],
-            [gradient],
+            [self._gradient],
             [self._state["exp_avg"]],
             [self._state["exp_avg_sq"]],
             [],
