@@ -98,7 +98,7 @@ def online_loops(threads: int) -> Iterable[Comparison]:
         theirs = {**SB3_ONLINE, **NETS}
         library = "sb3_contrib" if algo == "tqc" else "sb3"
         if algo == "tqc":
-            ours |= {"num_critics": 2, "num_quantiles": 25}
+            ours |= {"num_critics": 2, "num_quantiles": 25, "critic_hidden_sizes": HIDDEN}
             theirs |= {"policy_kwargs": {"net_arch": HIDDEN, "n_critics": 2, "n_quantiles": 25}}
         contestants = [loop(algo, env, ours, **where), peer(library, algo, env, theirs, **where)]
         goals = {library: wanted}
@@ -180,14 +180,11 @@ class Runner:
         interpreter = python_of(contestant.environment) if contestant.environment else sys.executable
         command = [interpreter, str(HERE / contestant.script), json.dumps(contestant.work)]
         threads = str(contestant.work["threads"])
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": threads,
-            # JAX has no such switch: on a machine with more cores its pool has to be bound from outside
-            "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false" if threads == "1" else "",
-        }
+        environment = {**os.environ, "OMP_NUM_THREADS": threads}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
-        self.processes = [subprocess.Popen(command, **pipes) for _ in range(contestant.copies)]
+        # JAX has no switch for its threads, so work for one thread is bound to one core, a copy each
+        bound = [["taskset", "--cpu-list", str(copy)] if threads == "1" else [] for copy in range(contestant.copies)]
+        self.processes = [subprocess.Popen([*binding, *command], **pipes) for binding in bound]
         self._answers()  # the warm-up
 
     def lap(self) -> float:

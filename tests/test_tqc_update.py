@@ -103,3 +103,21 @@ def test_shapes() -> None:
 def test_nonsense_is_refused_at_construction(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**change)
+
+
+def test_quantile_huber_gradient_is_that_of_the_formula() -> None:
+    generator = torch.Generator().manual_seed(0)
+    quantiles = torch.randn(5, 2, 4, generator=generator, dtype=torch.float64).requires_grad_()
+    atoms, taus = (
+        2.0 * torch.randn(5, 7, generator=generator, dtype=torch.float64),
+        torch.tensor([0.1, 0.4, 0.6, 0.9]).double(),
+    )
+    for kappa in (1.0, 0.5):
+        delta = atoms[:, None, None, :] - quantiles[..., None]
+        size = delta.abs()
+        huber = torch.where(size <= kappa, 0.5 * delta.square(), kappa * (size - 0.5 * kappa)) / kappa
+        expected = ((taus[:, None] - (delta.detach() < 0).double()).abs() * huber).mean()
+        loss = quantile_huber_loss(quantiles=quantiles, target_atoms=atoms, taus=taus, kappa=kappa)
+        torch.testing.assert_close(loss, expected)
+        (mine,), (theirs,) = (torch.autograd.grad(value, [quantiles]) for value in (3.0 * loss, 3.0 * expected))
+        torch.testing.assert_close(mine, theirs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -34,14 +34,34 @@ def quantile_td_target(batch: Batch, next_atoms: Tensor, *, gamma: float) -> Ten
     return rewards + discounts * masks * next_atoms
 
 
+class _QuantileHuber(torch.autograd.Function):
+    """The loss below with its gradient worked out: by autograd it would pass a dozen times more over a large tensor.
+
+    With d = atom - quantile, w = |tau - 1[d < 0]| and c = clip(d, -kappa, kappa), a term is w c (d - c / 2) / kappa, and its
+    derivative by the quantile -w c / kappa.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, quantiles: Tensor, target_atoms: Tensor, taus: Tensor, kappa: float) -> Tensor:
+        delta = target_atoms[:, None, None, :] - quantiles[..., None]  # (batch, critics, quantiles, atoms)
+        clipped = delta.clamp(-kappa, kappa)
+        weighted = torch.where(delta < 0, 1.0 - taus[:, None], taus[:, None]).mul_(clipped)
+        ctx.save_for_backward(weighted.sum(dim=-1).div_(-kappa * delta.numel()))
+        return weighted.mul_(delta.sub_(clipped, alpha=0.5)).mean() / kappa
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return ctx.saved_tensors[0] * gradients[0], None, None, None
+
+
 def quantile_huber_loss(*, quantiles: Tensor, target_atoms: Tensor, taus: Tensor, kappa: float = 1.0) -> Tensor:
     """Quantile Huber loss of each critic's quantiles against every target atom, averaged over all (arXiv:1710.10044).
 
-    ``quantiles`` is ``(batch, critics, quantiles)``, ``target_atoms`` ``(batch, atoms)``, ``taus`` ``(quantiles,)``.
+    ``quantiles`` is ``(batch, critics, quantiles)``, ``target_atoms`` ``(batch, atoms)``, ``taus`` ``(quantiles,)``. Target
+    atoms get no gradient.
     """
-    delta = target_atoms[:, None, None, :] - quantiles[..., None]  # (batch, critics, quantiles, atoms)
-    huber = F.huber_loss(delta, torch.zeros_like(delta), reduction="none", delta=kappa) / kappa
-    return ((taus[:, None] - (delta.detach() < 0).float()).abs() * huber).mean()
+    loss: Tensor = _QuantileHuber.apply(quantiles, target_atoms, taus, kappa)  # type: ignore[no-untyped-call]
+    return loss
 
 
 def smoothed(actions: Tensor, noise_std: float, noise_clip: float, generator: torch.Generator) -> Tensor:
