@@ -453,6 +453,7 @@ ALLOWED = {
     ("experiment/registry.py", "importlib.import_module"): "an algorithm, after its name was found in the registry",
     ("algorithms/__init__.py", "import_module"): "an algorithm's class, after its name was found in the registry",
     ("runtime/drawing_process.py", "import_module"): "a function of the package, by a name that is written in the source",
+    ("runtime/exporting.py", "torch.jit.load"): "the file that was written a moment before, to compare it with the policy",
     ("studies/__init__.py", "import_module"): "a module of the package, by a name that is written in the source",
     (
         "studies/worker.py",
