@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl_training.types import Batch, Metrics, Terms
@@ -84,7 +83,7 @@ def squared_error(prediction: Tensor, target: Tensor) -> Tensor:
     """Mean squared error of two tensors that must have one shape."""
     if prediction.shape != target.shape:
         raise ValueError(f"prediction {tuple(prediction.shape)} and target {tuple(target.shape)} differ in shape")
-    return F.mse_loss(prediction, target)
+    return (prediction - target).square().mean()
 
 
 def twin_critic_loss(*, q1: Tensor, q2: Tensor, target_q: Tensor) -> Terms:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from rl_training.models.mlp import MLP
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
-LOG_CONSTANT = 0.5 * math.log(2.0 * math.pi) + 2.0 * math.log(2.0)  # of each dimension of a squashed Gaussian's log-density
 ACTION_LIMIT = 1.0 - 1e-6  # data actions are pulled this far inside (-1, 1), where atanh is finite
 
 
@@ -40,7 +39,7 @@ class SquashedGaussianActor(nn.Module):
         """Reparameterised actions with their log-densities."""
         mean, log_std = self(obs)
         noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
-        pre_tanh = torch.addcmul(mean, log_std.exp(), noise)
+        pre_tanh = mean + log_std.exp() * noise
         return SampledActions(torch.tanh(pre_tanh), squashed_logprobs(noise, log_std, pre_tanh))
 
     def logprobs(self, obs: Tensor, actions: Tensor) -> Tensor:
@@ -71,8 +70,8 @@ def squashed_from_plain(plain: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def squashed_logprobs(noise: Tensor, log_std: Tensor, pre_tanh: Tensor) -> Tensor:
     """log N(noise; 0, 1) - log std - log(1 - tanh(u)^2), summed over action dimensions.
 
-    log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which stays finite where 1 - tanh(u)^2 underflows. The constants of
-    all dimensions are added once, after the sum.
+    log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), which stays finite where 1 - tanh(u)^2 underflows.
     """
-    per_dimension = 2.0 * (F.softplus(-2.0 * pre_tanh) + pre_tanh) - log_std - 0.5 * noise.square()
-    return per_dimension.sum(dim=-1) - noise.shape[-1] * LOG_CONSTANT
+    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
+    correction = 2.0 * (math.log(2.0) - pre_tanh - F.softplus(-2.0 * pre_tanh))
+    return (gaussian - correction).sum(dim=-1)
