@@ -1,4 +1,4 @@
-"""One run of one library, for mujoco.py: a JSON job as argument, a JSON result as the last line of output.
+"""One run of one library, for beside_sb3.py: a JSON job as argument, a JSON result as the last line of output.
 
 Both libraries get the same environment, networks (256-256), learning rate 3e-4, batch 256, replay 1e6, 10,000 random steps,
 one update a step, one torch thread, and are scored by the same loop: the deterministic policy on 20 episodes with fixed seeds.
