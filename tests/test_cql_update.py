@@ -9,6 +9,7 @@ import pytest
 import torch
 from support import random_batch
 
+from rl_training.algorithms import cql
 from rl_training.algorithms.cql import CQL, SPEC, conservative_value, cql_critic_loss, cql_loss, lagrange_loss
 from rl_training.models.mlp_sac import MLPSACModel
 from rl_training.types import EnvSpec
@@ -95,6 +96,19 @@ def test_penalised_actions_are_uniform_and_of_the_policy_at_both_states() -> Non
         states = batch["obs"] if row % 2 == 0 else batch["next_obs"]
         logprobs = learner.model.action_logprobs(states, sampled.actions[row])
         torch.testing.assert_close(logprobs, sampled.logprobs[row], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 48, 10_000])
+def test_values_of_many_actions_do_not_depend_on_how_many_are_computed_at_once(
+    rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, batch = make(num_cql_samples=3), random_batch("sac")
+    actions = torch.rand(7, 16, 2) * 2 - 1
+    monkeypatch.setattr(cql, "ROWS_AT_ONCE", rows_at_once)
+    q1, q2 = learner.values_of_many(batch["obs"], actions)
+    for sample in range(7):
+        one_q1, one_q2 = learner.model.q_values(batch["obs"], actions[sample])
+        torch.testing.assert_close((q1[sample], q2[sample]), (one_q1, one_q2))
 
 
 @pytest.mark.parametrize("importance_sampling", [True, False])

@@ -33,7 +33,28 @@ def test_loss_worked_by_hand() -> None:
     assert metrics["entropy_term"] == pytest.approx(0.0)
 
 
-def test_batched_critics_are_separate_networks() -> None:
+@pytest.fixture(params=["batched", "one by one"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways in which an ensemble computes its members."""
+    monkeypatch.setattr(EnsembleMLP, "CACHED_ENTRIES", 2**18 if request.param == "batched" else 0)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_both_ways_to_compute_an_ensemble_agree(layer_norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and gradients, of all members and of some."""
+    ensemble, x = EnsembleMLP(5, 4, [16, 8], 3, layer_norm=layer_norm), torch.randn(6, 4, requires_grad=True)
+    weights = torch.randn(5, 6, 3)
+    found = []
+    for entries in (2**18, 0):
+        monkeypatch.setattr(EnsembleMLP, "CACHED_ENTRIES", entries)
+        values, some = ensemble(x), ensemble(x, torch.tensor([4, 1]))
+        found.append((values, some, *torch.autograd.grad((values * weights).sum(), [x, *ensemble.parameters()])))
+    for batched, apart in zip(*found, strict=True):
+        torch.testing.assert_close(batched, apart)
+
+
+@pytest.mark.usefixtures("way")
+def test_critics_of_an_ensemble_are_separate_networks() -> None:
     ensemble, x = EnsembleMLP(3, 4, [8, 8], 2), torch.randn(6, 4)
     together = ensemble(x)
     for member in range(3):
@@ -45,7 +66,8 @@ def test_batched_critics_are_separate_networks() -> None:
         torch.testing.assert_close(together[member], net(x))
 
 
-def test_batched_layer_norm_is_each_members_own() -> None:
+@pytest.mark.usefixtures("way")
+def test_layer_norm_is_each_members_own() -> None:
     ensemble, x = EnsembleMLP(2, 4, [8], 1, layer_norm=True), torch.randn(6, 4)
     before = ensemble(x)
     with torch.no_grad():
@@ -55,6 +77,7 @@ def test_batched_layer_norm_is_each_members_own() -> None:
     assert not torch.equal(before[1], after[1])
 
 
+@pytest.mark.usefixtures("way")
 def test_subset_of_critics_alone_is_computed() -> None:
     learner = make()
     inputs = torch.randn(4, 5)

@@ -39,10 +39,12 @@ class GaussianActor(nn.Module):
         mean: Tensor = self.net(obs)
         return torch.tanh(mean) if self.squash_mean else mean, self.log_std.clamp(self.log_std_min, self.log_std_max)
 
-    def sample(self, obs: Tensor, generator: torch.Generator | None = None) -> SampledActions:
+    def sample(
+        self, obs: Tensor, generator: torch.Generator | None = None, sample_shape: tuple[int, ...] = ()
+    ) -> SampledActions:
         """Actions clamped to [-1, 1]; the log-densities are those of the samples before clamping."""
         mean, log_std = self(obs)
-        noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
+        noise = torch.randn((*sample_shape, *mean.shape), generator=generator, device=mean.device, dtype=mean.dtype)
         return SampledActions((mean + log_std.exp() * noise).clamp(-1.0, 1.0), gaussian_logprobs(noise, log_std))
 
     def logprobs(self, obs: Tensor, actions: Tensor) -> Tensor:

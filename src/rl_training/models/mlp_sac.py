@@ -48,9 +48,11 @@ class MLPSACModel(nn.Module):
             raise ValueError(f"policy must be 'squashed' or 'gaussian', got {policy!r}")
         self.critics = TwinCritics(obs_dim, action_dim, critic_hidden_sizes or hidden_sizes, layer_norm=layer_norm)
 
-    def sample_actions(self, obs: Tensor, generator: torch.Generator | None = None) -> SampledActions:
-        """Reparameterised actions in [-1, 1] and their log-probabilities ``(batch,)``."""
-        return self.actor.sample(obs, generator)
+    def sample_actions(
+        self, obs: Tensor, generator: torch.Generator | None = None, sample_shape: tuple[int, ...] = ()
+    ) -> SampledActions:
+        """Reparameterised actions in [-1, 1] and their log-probabilities ``(*sample_shape, batch)``."""
+        return self.actor.sample(obs, generator, sample_shape)
 
     def action_logprobs(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Log-probabilities ``(batch,)`` of given actions; a squashed policy pulls those at the border just inside it."""

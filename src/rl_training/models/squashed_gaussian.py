@@ -35,10 +35,12 @@ class SquashedGaussianActor(nn.Module):
         mean, log_std = self.net(obs).chunk(2, dim=-1)
         return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
-    def sample(self, obs: Tensor, generator: torch.Generator | None = None) -> SampledActions:
-        """Reparameterised actions with their log-densities."""
+    def sample(
+        self, obs: Tensor, generator: torch.Generator | None = None, sample_shape: tuple[int, ...] = ()
+    ) -> SampledActions:
+        """Reparameterised actions with their log-densities; ``sample_shape`` of them for every observation."""
         mean, log_std = self(obs)
-        noise = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
+        noise = torch.randn((*sample_shape, *mean.shape), generator=generator, device=mean.device, dtype=mean.dtype)
         pre_tanh = mean + log_std.exp() * noise
         return SampledActions(torch.tanh(pre_tanh), squashed_logprobs(noise, log_std, pre_tanh))
 
