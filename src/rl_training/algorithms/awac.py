@@ -80,8 +80,8 @@ def advantage_weighted_loss(*, behavior_logprobs: Tensor, advantage_weights: Ten
     weights = advantage_weights.detach()
     return {
         "actor_loss": -(weights * behavior_logprobs).mean(),
-        "advantage_weight_mean": weights.mean(),
-        "behavior_logprob_mean": behavior_logprobs.detach().mean(),
+        "advantage_weight_mean": weights,
+        "behavior_logprob_mean": behavior_logprobs.detach(),
     }
 
 
@@ -89,7 +89,7 @@ def awac_loss(batch: Mapping[str, Tensor]) -> Metrics:
     """The named metrics of one step from its parts: the same functions that ``AWAC.update`` minimises."""
     critic = twin_critic_loss(q1=batch["q1_values"], q2=batch["q2_values"], target_q=batch["target_q_values"])
     actor = advantage_weighted_loss(behavior_logprobs=batch["behavior_logprobs"], advantage_weights=batch["advantage_weights"])
-    return as_floats(critic | actor | {"advantage_mean": batch["advantages"].mean()})
+    return as_floats(critic | actor | {"advantage_mean": batch["advantages"]})
 
 
 class AWAC(Algorithm):
@@ -128,7 +128,7 @@ class AWAC(Algorithm):
             )
         logprobs = self.model.action_logprobs(obs, actions)
         terms |= advantage_weighted_loss(behavior_logprobs=logprobs, advantage_weights=weights)
-        terms["advantage_mean"] = advantages.mean()
+        terms["advantage_mean"] = advantages
         self.actor_optimizer.minimize(terms["actor_loss"])
         polyak_update(self.target_values, self.critic_optimizer.values, hp.tau)
         return UpdateResult(terms)

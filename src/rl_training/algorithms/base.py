@@ -125,7 +125,10 @@ class ActorCriticHyperparameters(CriticHyperparameters, OnlineHyperparameters):
 
 
 class UpdateResult:
-    """What one gradient step reports. ``metrics`` becomes plain numbers when it is read, not before."""
+    """What one gradient step reports. ``metrics`` becomes plain numbers when it is read, not before.
+
+    A term is a scalar, or a tensor that stands for the mean of its entries.
+    """
 
     __slots__ = ("_metrics", "num_gradient_steps", "terms")
 

@@ -30,7 +30,7 @@ def cloning_loss(*, policy_actions: Tensor, actions: Tensor) -> Terms:
     """Mean squared error of the policy's actions; both ``(batch, action_dim)``."""
     return {
         "bc_loss": squared_error(policy_actions, actions),
-        "action_abs_mean": policy_actions.detach().abs().mean(),
+        "action_abs_mean": policy_actions.detach().abs(),
     }
 
 

@@ -115,7 +115,7 @@ def cql_critic_loss(
         "critic_loss": td_loss + penalty,
         "td_loss": td_loss.detach(),
         "cql_penalty": penalty.detach(),
-        "ood_q_mean": (ood_q1.detach().mean() + ood_q2.detach().mean()) * 0.5,
+        "ood_q_mean": (ood_q1.detach() + ood_q2.detach()) * 0.5,
     }
 
 
@@ -206,7 +206,7 @@ class CQL(Algorithm):
         )
         self.critic_optimizer.minimize(terms["critic_loss"])
         if hp.lagrange:
-            excess = terms["ood_q_mean"] - terms["q_mean"] - hp.target_action_gap
+            excess = (terms["ood_q_mean"] - terms["q_mean"]).mean() - hp.target_action_gap
             terms |= lagrange_loss(multiplier=multiplier, excess=hp.cql_alpha * excess)
             self.multiplier_optimizer.minimize(terms["lagrange_loss"])
         return terms

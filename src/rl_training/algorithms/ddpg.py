@@ -47,8 +47,8 @@ def ddpg_critic_loss(*, q_values: Tensor, target_q: Tensor) -> Terms:
     """Mean squared TD error; both ``(batch,)``."""
     return {
         "critic_loss": squared_error(q_values, target_q),
-        "q_mean": q_values.detach().mean(),
-        "target_q_mean": target_q.mean(),
+        "q_mean": q_values.detach(),
+        "target_q_mean": target_q,
     }
 
 

@@ -83,9 +83,9 @@ def dqn_td_loss(*, q_values: Tensor, actions: Tensor, target_q: Tensor) -> Terms
         raise ValueError(f"values {tuple(taken.shape)} and target {tuple(target_q.shape)} differ in shape")
     return {
         "loss": F.smooth_l1_loss(taken, target_q),
-        "q_value_mean": taken.detach().mean(),
-        "target_mean": target_q.mean(),
-        "td_error_mean": (taken.detach() - target_q).abs().mean(),
+        "q_value_mean": taken.detach(),
+        "target_mean": target_q,
+        "td_error_mean": (taken.detach() - target_q).abs(),
     }
 
 

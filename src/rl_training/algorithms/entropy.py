@@ -32,7 +32,7 @@ def entropy_actor_loss(*, logprobs: Tensor, q_values: Tensor, alpha: Tensor) -> 
     return {
         "actor_loss": entropy_term - q_values.mean(),
         "entropy_term": entropy_term.detach(),
-        "entropy": -logprobs.detach().mean(),
+        "entropy": -logprobs.detach(),
     }
 
 

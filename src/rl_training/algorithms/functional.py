@@ -90,14 +90,17 @@ def twin_critic_loss(*, q1: Tensor, q2: Tensor, target_q: Tensor) -> Terms:
     """Sum over both critics of the mean squared TD error; all arguments ``(batch,)``."""
     return {
         "critic_loss": squared_error(q1, target_q) + squared_error(q2, target_q),
-        "q_mean": (q1.detach().mean() + q2.detach().mean()) * 0.5,
-        "target_q_mean": target_q.mean(),
+        "q_mean": (q1.detach() + q2.detach()) * 0.5,
+        "target_q_mean": target_q,
     }
 
 
 def as_floats(terms: Mapping[str, Tensor | float]) -> Metrics:
-    """Plain numbers, fetched from the device in one go."""
-    tensors = [value.detach().float().reshape(()) for value in terms.values() if isinstance(value, Tensor)]
+    """Plain numbers, fetched from the device in one go. Of a term with several entries it is their mean.
+
+    So an update that nobody asks for its metrics does not work them out.
+    """
+    tensors = [value.detach().float().mean() for value in terms.values() if isinstance(value, Tensor)]
     fetched = iter(torch.stack(tensors).tolist() if tensors else ())
     return {name: next(fetched) if isinstance(value, Tensor) else float(value) for name, value in terms.items()}
 

@@ -76,7 +76,7 @@ def expectile_loss(*, values: Tensor, target_values: Tensor, expectile: float | 
         raise ValueError(f"values {tuple(values.shape)} and target {tuple(target_values.shape)} differ in shape")
     errors = target_values - values
     weights = (expectile - (errors.detach() < 0).float()).abs()
-    return {"value_loss": (weights * errors.square()).mean(), "value_mean": values.detach().mean()}
+    return {"value_loss": (weights * errors.square()).mean(), "value_mean": values.detach()}
 
 
 def iql_weights(*, advantages: Tensor, beta: float, max_advantage_weight: float) -> Tensor:

@@ -109,7 +109,7 @@ def rebrac_actor_loss(
     return {
         "actor_loss": actor_bc_weight * actor_bc_loss - actor_q_weight * value,
         "actor_bc_loss": actor_bc_loss,
-        "actor_q_mean": actor_q.detach().mean(),
+        "actor_q_mean": actor_q.detach(),
     }
 
 

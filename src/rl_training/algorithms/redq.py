@@ -66,8 +66,8 @@ def redq_critic_loss(*, q_values: Tensor, target_q: Tensor) -> Terms:
     num_critics = q_values.shape[1]
     return {
         "critic_loss": squared_error(q_values, target_q.unsqueeze(-1).expand_as(q_values)) * num_critics,
-        "q_mean": q_values.detach().mean(),
-        "target_q_mean": target_q.mean(),
+        "q_mean": q_values.detach(),
+        "target_q_mean": target_q,
     }
 
 

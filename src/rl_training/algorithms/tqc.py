@@ -71,8 +71,8 @@ def tqc_critic_loss(*, quantiles: Tensor, target_atoms: Tensor, taus: Tensor, ka
     """Quantile Huber loss; shapes as in :func:`quantile_huber_loss`."""
     return {
         "critic_loss": quantile_huber_loss(quantiles=quantiles, target_atoms=target_atoms, taus=taus, kappa=kappa),
-        "q_mean": quantiles.detach().mean(),
-        "target_q_mean": target_atoms.mean(),
+        "q_mean": quantiles.detach(),
+        "target_q_mean": target_atoms,
     }
 
 

@@ -47,8 +47,10 @@ def bad_entry(kind: Kind, name: str, array: npt.NDArray[Any], rows: Mapping[str,
 
 
 def first_non_finite(terms: Mapping[str, Tensor | float]) -> tuple[str, float] | None:
-    """Name and value of the first scalar that is NaN or infinite, if any."""
+    """Name and value of the first scalar that is NaN or infinite, if any. Terms with several entries are not looked into."""
     for name, value in terms.items():
+        if isinstance(value, Tensor) and value.ndim > 0:
+            continue
         number = value.item() if isinstance(value, Tensor) else value
         if not math.isfinite(number):
             return name, number
