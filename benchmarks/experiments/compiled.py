@@ -27,9 +27,7 @@ def seconds(learner: object, batch: Batch, updates: int) -> float:
 
 def main() -> None:
     """Print a table."""
-    print(
-        "| threads | eager, updates/s | compiled, updates/s | ratio | first five updates |\n|---|---|---|---|---|"
-    )
+    print("| threads | eager, updates/s | compiled, updates/s | ratio | first five updates |\n|---|---|---|---|---|")
     spec = get_algorithm_spec("sac")
     batch = {"obs": torch.randn(256, 17), "actions": torch.rand(256, 6) * 2 - 1, "rewards": torch.randn(256)}
     batch |= {"dones": torch.zeros(256), "next_obs": torch.randn(256, 17)}
