@@ -3,7 +3,7 @@
     python benchmarks/hopper_offline.py                  # trains the agent first; about an hour
     python benchmarks/hopper_offline.py --agent RUN      # takes a run that exists
 
-1. ``rl-training train``: one SAC agent. Its best checkpoint is the expert; the first that earned a third of that is medium.
+1. ``rl-training train``: one REDQ agent. Its best checkpoint is the expert; the first that earned a third of that is medium.
 2. ``rl-training data collect``: 100,000 steps of each, actions sampled, into runs/hopper_offline/{medium,expert}.hdf5.
 3. Every offline method on each set, with the published settings for D4RL's set of that name but two hidden layers of 128 and
    a batch of 256 for all (a CPU's budget), scored over 20 unseen episodes. Results are kept in
@@ -31,16 +31,16 @@ CPU_SIZED: dict[str, dict[str, Any]] = {
     "cql": {"num_cql_samples": 4, "actor_learning_rate": 1e-4},
 }
 AGENT = {
-    "total_timesteps": 150_000,
+    "total_timesteps": 60_000,
     "eval_interval": 5_000,
-    "checkpoint_interval": 10_000,
+    "checkpoint_interval": 5_000,
     "keep_last": 40,
     "torch_threads": 1,
     "tensorboard": "false",
     "algo_kwargs.hidden_sizes": "[128,128]",
-    "algo_kwargs.layer_norm": "true",
-    "algo_kwargs.gradient_updates_per_step": 2,
-    "algo_kwargs.learning_starts": 5_000,
+    "algo_kwargs.num_critics": 5,
+    "algo_kwargs.batch_size": 128,
+    "algo_kwargs.gradient_updates_per_step": 4,
     "output_dir": RUNS,
 }
 SETS = ("medium", "expert")
@@ -59,7 +59,7 @@ def checkpoints(run: Path | None) -> dict[str, Path]:
     """The checkpoints whose data are collected, of a run that exists or of one that is made now."""
     if run is None:
         settings = [part for name, value in AGENT.items() for part in ("--set", f"{name}={value}")]
-        run = Path(cli("train", "sac/hopper", *settings)["run_dir"])
+        run = Path(cli("train", "redq/hopper", *settings)["run_dir"])
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     scores = {row["step"]: row["eval/mean_reward"] for row in rows if "eval/mean_reward" in row}
     saved = {int(path.name.removeprefix("step_")): path for path in (run / "checkpoints").glob("step_*")}
