@@ -27,9 +27,10 @@ LIBRARIES = ("rl_training", "d3rlpy")
 
 
 def cell(results: list[dict[str, Any]]) -> str:
-    """Mean and spread over seeds."""
+    """Mean, spread and number of seeds."""
     scores = [result["last"] for result in results]
-    return f"{np.mean(scores):.0f} ± {np.std(scores):.0f}" if scores else "-"
+    spread = f" ± {np.std(scores):.0f}" if len(scores) > 1 else ""
+    return f"**{np.mean(scores):.0f}**{spread} ({len(scores)})" if scores else "-"
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -45,8 +46,9 @@ def table(results: list[dict[str, Any]]) -> str:
             for column in itertools.product(FILES, LIBRARIES)
         ]
         seconds = [[r["seconds"] for r in mine if r["library"] == library] for library in LIBRARIES]
-        if all(seconds):
-            lines.append(f"| {algo} | {' | '.join(cells)} | {np.median(seconds[0]):.0f} / {np.median(seconds[1]):.0f} |")
+        costs = " / ".join(f"{np.median(some):.0f}" if some else "-" for some in seconds)
+        if mine:
+            lines.append(f"| {algo} | {' | '.join(cells)} | {costs} |")
     return "\n".join(lines)
 
 
