@@ -76,7 +76,7 @@ class DeterministicActor(nn.Module):
 class EnsembleMLP(nn.Module):
     """Several MLPs of one shape: one batched matrix product per layer, or one member after another.
 
-    The latter is a fifth faster on a CPU once the activations of all members together are larger than its cache.
+    The latter is a little faster on a CPU once the activations of all members together are larger than its cache.
     """
 
     CACHED_ENTRIES = 2**18  # 1 MiB of an activation

@@ -53,7 +53,26 @@ class Setup:
         """Give back what was opened."""
 
 
-class OnlineSetup(Setup):
+class _WithEnvironments(Setup):
+    """What learning online and fine-tuning share: the loop, and environments that are opened and closed."""
+
+    collector: Collector
+    hyperparameters: OnlineHyperparameters
+
+    def start(self) -> None:
+        """Begin the first episodes."""
+        self.collector.start()
+
+    def loop(self, run: Run) -> None:
+        """Learn until the run is finished."""
+        run_online(run, self.source, self.hyperparameters)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.collector.envs.close()
+
+
+class OnlineSetup(_WithEnvironments):
     """What is special to learning from environments: they, the replay buffer and the collector."""
 
     def __init__(self, config: TrainConfig, source: str | EnvFactory | None, env_spec: EnvSpec | None, device: str) -> None:
@@ -62,23 +81,11 @@ class OnlineSetup(Setup):
         self.env_spec = env_spec
         self.algorithm = _build_algorithm(config, env_spec, device)
         self.hyperparameters = cast(OnlineHyperparameters, self.algorithm.hp)
-        self.source = _make_collector(
+        self.source = self.collector = _make_collector(
             config, source, env_spec, device, self.algorithm, self.hyperparameters, reward=config.reward
         )
         self.facts = {}
         self.run_options = {}
-
-    def start(self) -> None:
-        """Begin the first episodes."""
-        self.source.start()
-
-    def loop(self, run: Run) -> None:
-        """Learn until the run is finished."""
-        run_online(run, self.source, self.hyperparameters)
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.source.envs.close()
 
 
 def _make_collector(
@@ -158,7 +165,7 @@ class OfflineSetup(Setup):
         run_offline(run, self.source, self.algorithm.hp.batch_size)
 
 
-class FinetuningSetup(Setup):
+class FinetuningSetup(_WithEnvironments):
     """What is special to an offline agent that goes on online: its checkpoint, and its data beside the environments.
 
     ``resumed`` is the run's own checkpoint; without one, the run starts from that of the offline agent.
@@ -206,18 +213,6 @@ class FinetuningSetup(Setup):
             "score_reference": score_reference(config),
             "evaluates_at_start": True,
         }
-
-    def start(self) -> None:
-        """Begin the first episodes."""
-        self.collector.start()
-
-    def loop(self, run: Run) -> None:
-        """Learn until the run is finished."""
-        run_online(run, self.source, self.hyperparameters)
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.collector.envs.close()
 
 
 def _ope_monitor(config: TrainConfig, dataset: Dataset, policy: Policy) -> OPEMonitor | None:
