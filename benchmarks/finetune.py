@@ -1,7 +1,7 @@
 """Offline to online: an agent trained on data, its fine-tuned self, and agents from scratch with as many environment steps.
 
     python benchmarks/finetune.py --data DIR                    # DIR has d3rlpy's pendulum_random*.h5; minutes
-    python benchmarks/finetune.py --hopper runs/hopper_offline/medium.hdf5    # ten minutes more
+    python benchmarks/finetune.py --hopper runs/hopper_offline/medium.hdf5    # half an hour of a core
 
 Every job is one process with one thread: it trains offline and fine-tunes that agent with ``rl-training finetune``'s defaults
 for the method, or trains from scratch; all are scored over the same 20 unseen episodes. Of the Pendulum set only the first

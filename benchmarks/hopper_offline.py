@@ -5,9 +5,9 @@
 
 1. ``rl-training train``: one REDQ agent. Its best checkpoint is the expert; the first that earned a third of that is medium.
 2. ``rl-training data collect``: 100,000 steps of each, actions sampled, into runs/hopper_offline/{medium,expert}.hdf5.
-3. Every offline method on each set, with the published settings for D4RL's set of that name but two hidden layers of 128 and
-   a batch of 256 for all (a CPU's budget), scored over 20 unseen episodes. Results are kept in
-   benchmarks/results/hopper_offline.json as they come; the table in docs/benchmarks.md is rewritten at the end.
+3. Every offline method on each set, with the published settings for D4RL's hopper-medium (ReBRAC: for Minari's set of that
+   name) but two hidden layers of 128 and a batch of 256 for all (a CPU's budget), scored over 20 unseen episodes. Results
+   are kept in benchmarks/results/hopper_offline.json as they come; the table in docs/benchmarks.md is rewritten at the end.
 """
 
 from __future__ import annotations
