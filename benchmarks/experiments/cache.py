@@ -1,6 +1,8 @@
 """What is it worth to keep activations in the cache? REDQ and CQL updates with and without, in turns.
 
 python benchmarks/experiments/cache.py            # half a minute
+
+On two threads REDQ's ensemble is batched either way.
 """
 
 from __future__ import annotations
