@@ -34,6 +34,7 @@ SCRATCH = {"learning_starts": 100, "tau": 0.02}
 TASKS: dict[str, dict[str, Any]] = {
     "pendulum": {
         "env_id": "Pendulum-v1",
+        "normalize_observations": True,
         "episodes": 5,
         "updates": 5_000,
         "steps": 2_000,
@@ -50,12 +51,13 @@ TASKS: dict[str, dict[str, Any]] = {
     },
     "hopper": {
         "env_id": "Hopper-v5",
-        "updates": 15_000,
-        "steps": 15_000,
+        "normalize_observations": False,
+        "updates": 20_000,
+        "steps": 10_000,
         "evaluations": 10,
-        "methods": {"rebrac": {**WIDE, "actor_bc_weight": 0.01}, "iql": WIDE},
+        "methods": {"rebrac": {**WIDE, "tau": 0.02, "actor_bc_weight": 0.05, "critic_bc_weight": 0.001}},
         "handovers": {},
-        "scratch": {"sac": {**WIDE, "learning_starts": 1_000}},
+        "scratch": {"sac": {**WIDE, "learning_starts": 1_000, "tau": 0.02}},
     },
 }
 
@@ -98,7 +100,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         )
         result = train(config)
         return {"last": score(result.run_dir), "curve": curve(result.run_dir)}
-    dataset = {"kind": "hdf5", "path": os.environ[DATA], "normalize_observations": True}
+    dataset = {"kind": "hdf5", "path": os.environ[DATA], "normalize_observations": task["normalize_observations"]}
     config = TrainConfig(
         algo=origin,
         total_timesteps=job["updates"],
