@@ -30,14 +30,15 @@ from jobs import ROOT, load, run_missing, write_section
 RUNS = ROOT / "runs" / "hopper_offline"
 RESULTS = ROOT / "benchmarks" / "results" / "hopper_offline.json"
 ALGORITHMS = ("bc", "td3_bc", "iql", "awac", "rebrac", "cql")
-SMALL = {"hidden_sizes": [128, 128], "batch_size": 256}
+SMALL: dict[str, Any] = {"hidden_sizes": [128, 128], "batch_size": 256}
+SETTLED: dict[str, Any] = {**SMALL, "tau": 0.02, "layer_norm": True}
 CPU_SIZED: dict[str, dict[str, Any]] = {
     "bc": SMALL,
-    "td3_bc": {**SMALL, "tau": 0.02},
+    "td3_bc": SETTLED,
     "iql": {**SMALL, "tau": 0.02, "learning_rate": 1e-3, "beta": 1.0},
-    "awac": {**SMALL, "tau": 0.02, "awac_lambda": 2.0},
-    "rebrac": {**SMALL, "tau": 0.02, "actor_bc_weight": 0.05, "critic_bc_weight": 0.001},
-    "cql": {**SMALL, "tau": 0.02, "num_cql_samples": 4, "actor_learning_rate": 1e-4},
+    "awac": {**SETTLED, "awac_lambda": 2.0},
+    "rebrac": {**SETTLED, "actor_bc_weight": 0.05, "critic_bc_weight": 0.001},
+    "cql": {**SETTLED, "num_cql_samples": 4, "actor_learning_rate": 1e-4},
 }
 AGENT = {
     "total_timesteps": 70_000,
