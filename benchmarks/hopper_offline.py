@@ -35,7 +35,7 @@ SETTLED: dict[str, Any] = {**SMALL, "tau": 0.02, "layer_norm": True}
 CPU_SIZED: dict[str, dict[str, Any]] = {
     "bc": SMALL,
     "td3_bc": SETTLED,
-    "iql": {**SMALL, "tau": 0.02, "learning_rate": 1e-3, "beta": 1.0},
+    "iql": {**SETTLED, "learning_rate": 1e-3, "beta": 1.0},
     "awac": {**SETTLED, "awac_lambda": 2.0},
     "rebrac": {**SETTLED, "actor_bc_weight": 0.05, "critic_bc_weight": 0.001},
     "cql": {**SETTLED, "num_cql_samples": 4, "actor_learning_rate": 1e-4},
