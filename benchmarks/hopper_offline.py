@@ -1,6 +1,6 @@
 """An offline benchmark made with this package from end to end: agents on Hopper-v5, their data, six methods on each set.
 
-    python benchmarks/hopper_offline.py                  # trains the agent first; about an hour
+    python benchmarks/hopper_offline.py                  # trains the agent first; hours of a core
     python benchmarks/hopper_offline.py --agent RUN      # takes a run that exists
 
 1. ``rl-training train``: one REDQ agent. Its best checkpoint is the expert; the last that earned between a third and two
@@ -75,7 +75,9 @@ def checkpoints(run: Path | None) -> dict[str, Path]:
     scores = {row["step"]: row["eval/mean_reward"] for row in rows if "eval/mean_reward" in row}
     saved = {int(path.name.removeprefix("step_")): path for path in (run / "checkpoints").glob("step_*")}
     best = max(scores.values())
-    medium = max(step for step in saved if 1 / 3 <= scores.get(step, 0.0) / best <= 2 / 3)
+    medium = max((step for step in saved if 1 / 3 <= scores.get(step, 0.0) / best <= 2 / 3), default=None)
+    if medium is None:
+        raise SystemExit(f"no checkpoint of {run} earned between a third and two thirds of the best, {best:.0f}")
     return {"medium": saved[medium], "expert": run / "checkpoints" / "best"}
 
 
